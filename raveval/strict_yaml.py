@@ -1,0 +1,99 @@
+"""Reads YAML into strict pydantic models; every error names the file and the dotted key.
+
+Configs and task files share it, so that both are refused in the same words.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from raveval.errors import ConfigError, nearest
+
+
+class Strict(BaseModel):
+    """A section of a file: unknown keys are refused, values are frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+Model = TypeVar("Model", bound=Strict)
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises:
+        ConfigError: no such file, not YAML, or not a mapping at the top.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file (looked from {Path.cwd()})") from None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: cannot be read: {exc}") from exc
+    try:
+        content = yaml.safe_load(text)
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(exc).split())}") from exc
+    if not isinstance(content, dict):
+        kind = "empty" if content is None else f"a {type(content).__name__}"
+        raise ConfigError(f"{path}: expected a mapping of keys at the top, found {kind}")
+    return content
+
+
+def validate(model: type[Model], content: dict[str, Any], *, where: str) -> Model:
+    """Check `content` against `model`; `where` begins each line of the error.
+
+    Raises:
+        ConfigError: one line per fault, with the dotted key, what was given and what is allowed.
+    """
+    try:
+        return model.model_validate(content)
+    except ValidationError as exc:
+        lines = [f"{where}: {_describe(model, dict(fault))}" for fault in exc.errors()]
+        raise ConfigError("\n".join(dict.fromkeys(lines))) from exc
+
+
+def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
+    location = [part for part in fault["loc"] if not _is_union_tag(part)]
+    key = ".".join(str(part) for part in location)
+    if fault["type"] == "extra_forbidden":
+        return f"{key}: unknown key; {nearest(str(location[-1]), _keys_at(model, location[:-1]))}"
+    if fault["type"] == "missing":
+        return f"{key}: missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    if not key:
+        return str(message)
+    given = fault["input"]
+    shown = f" (given {given!r})" if isinstance(given, str | int | float | bool | None) else ""
+    return f"{key}: {message[0].lower()}{message[1:]}{shown}"
+
+
+def _is_union_tag(part: object) -> bool:
+    """Pydantic names the tried branch of a union inside the location; users never wrote it."""
+    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in ("str", "int"))
+
+
+def _keys_at(model: type[BaseModel], location: list[Any]) -> list[str]:
+    """Return the keys allowed at a dotted location, for near misses."""
+    current: type[BaseModel] = model
+    for part in location:
+        if isinstance(part, int):
+            continue
+        info = current.model_fields.get(part)
+        found = _models_in(info.annotation) if info else []
+        if not found:
+            return []
+        current = found[0]
+    return [info.alias or name for name, info in current.model_fields.items()]
+
+
+def _models_in(annotation: Any) -> list[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    inner = getattr(annotation, "__args__", ())
+    return [model for argument in inner for model in _models_in(argument)]
