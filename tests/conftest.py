@@ -1,0 +1,15 @@
+"""Fixtures that several test folders share."""
+
+from pathlib import Path
+
+import pytest
+
+SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real benchmark files that lies beside the checkout; skips where it is absent."""
+    if not SHARED_DATA.is_dir():
+        pytest.skip(f"the real benchmark files are not here ({SHARED_DATA} does not exist)")
+    return SHARED_DATA
