@@ -1,0 +1,213 @@
+"""What a user asks for: `evaluate` (all that can move a number) and `run` (all that cannot).
+
+The two sections are the whole config, so fingerprints need no list of keys to ignore. Reading is
+strict: an unknown key, a wrong type or a contradiction is refused with the file and the dotted key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+
+from raveval import registry
+from raveval.errors import ConfigError, nearest
+from raveval.strict_yaml import Strict, read_yaml, validate
+from raveval.types import ModelRef
+
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
+"""Names become folders of the run directory: no separators, no leading dot, bounded length."""
+
+
+class ModelConfig(Strict):
+    """The model: a local directory (`path`) or a hub id (`id`, with `revision`)."""
+
+    path: str | None = None
+    id: str | None = None
+    revision: str | None = None
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    max_model_len: int | None = Field(default=None, ge=2)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.id is None):
+            raise ValueError("give exactly one of path (a local directory) and id (a hub id)")
+        if self.path is not None and self.revision is not None:
+            raise ValueError("revision goes with id; a local directory has none")
+        return self
+
+    def ref(self) -> ModelRef:
+        """Return the model as engines take it; local paths are made absolute."""
+        path = None if self.path is None else str(Path(self.path).expanduser().absolute())
+        return ModelRef(path, self.id, self.revision, self.dtype, self.max_model_len)
+
+
+class EngineConfig(Strict):
+    """Which backend answers, and its own options (see the `Options` of the engine's module)."""
+
+    name: str
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class TaskConfig(Strict):
+    """One task of a run: a catalogue name or a task file, and what to change about it.
+
+    `name` is what the task is called in the results (default: the task's own name); give one to
+    run the same task twice with different settings.
+    """
+
+    task: str
+    name: str | None = Field(default=None, pattern=NAME_PATTERN)
+    path: str | None = None
+    split: str | None = None
+    limit: int | None = Field(default=None, ge=1)
+    num_fewshot: int | None = Field(default=None, ge=0)
+    fewshot_path: str | None = None
+    metrics: list[str] | None = None
+
+
+class EvaluateConfig(Strict):
+    """All that can move a number."""
+
+    model: ModelConfig
+    tasks: list[TaskConfig] = Field(min_length=1)
+    engine: EngineConfig = EngineConfig(name="vllm")
+    judge: ModelConfig | None = None
+    seed: int = Field(default=1234, ge=0, lt=2**63)
+    chat: bool = False
+    system_prompt: str | None = None
+    on_overlong: Literal["refuse", "count"] = "refuse"
+
+    @field_validator("model", "judge", mode="before")
+    @classmethod
+    def _model_shorthand(cls, value: Any) -> Any:
+        """A plain string is a directory where one exists, else a hub id."""
+        if not isinstance(value, str):
+            return value
+        return {"path": value} if looks_local(value) else {"id": value}
+
+    @field_validator("engine", mode="before")
+    @classmethod
+    def _engine_shorthand(cls, value: Any) -> Any:
+        """`vllm` or `{name: vllm, prefix_reuse: false}`: options stand beside the name."""
+        if isinstance(value, str):
+            return {"name": value}
+        if isinstance(value, Mapping) and "name" in value and "options" not in value:
+            return {
+                "name": value["name"],
+                "options": {k: v for k, v in value.items() if k != "name"},
+            }
+        return value
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _task_shorthand(cls, value: Any) -> Any:
+        """A plain string is a task with nothing changed."""
+        if not isinstance(value, list):
+            return value
+        return [{"task": entry} if isinstance(entry, str) else entry for entry in value]
+
+    @model_validator(mode="after")
+    def _system_prompt_needs_chat(self) -> Self:
+        if self.system_prompt is not None and not self.chat:
+            raise ValueError("system_prompt: only chat prompts have one; set chat: true")
+        return self
+
+
+class RunSection(Strict):
+    """All that cannot move a number: where results go, and on what they are computed."""
+
+    output: str
+    replicas: int = Field(default=1, ge=1)
+    cpus_per_replica: float | None = Field(default=None, gt=0)
+    gpus_per_replica: float | None = Field(default=None, ge=0)
+    shard_size: int = Field(default=32, ge=1)
+    examples_in_flight: int = Field(default=256, ge=1)
+    deadline_seconds: float = Field(default=3600.0, gt=0)
+    address: str | None = None
+
+
+class RunConfig(Strict):
+    """One run: what to evaluate, and how to run it."""
+
+    evaluate: EvaluateConfig
+    run: RunSection
+
+
+def load_config(source: str | Path | Mapping[str, Any] | RunConfig) -> RunConfig:
+    """Read a config from a YAML file, or from the same structure in memory.
+
+    Raises:
+        ConfigError: what is wrong, where, and what is allowed.
+    """
+    if isinstance(source, RunConfig):
+        return source
+    if isinstance(source, Mapping):
+        return validate(RunConfig, dict(source), where="config")
+    return validate(RunConfig, read_yaml(source), where=str(source))
+
+
+def config_from_flags(
+    *,
+    model: str,
+    tasks: Sequence[str],
+    output: str,
+    engine: str = "vllm",
+    engine_options: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    task_options: Mapping[str, Any] | None = None,
+    evaluate_options: Mapping[str, Any] | None = None,
+    run_options: Mapping[str, Any] | None = None,
+) -> RunConfig:
+    """Build a config from command-line flags; options that are None are left out.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
+    source = {"path": model} if looks_local(model) else {"id": model}
+    shared = _given(task_options)
+    content = {
+        "evaluate": {
+            "model": {**source, **_given(model_options)},
+            "engine": {"name": engine, "options": dict(engine_options or {})},
+            "tasks": [{"task": task, **shared} for task in tasks],
+            **_given(evaluate_options),
+        },
+        "run": {"output": output, **_given(run_options)},
+    }
+    return validate(RunConfig, content, where="flags")
+
+
+def looks_local(model: str) -> bool:
+    """Whether a model name means a directory: one that exists, or is written like a path."""
+    return model.startswith(("/", "./", "../", "~")) or Path(model).expanduser().exists()
+
+
+def engine_options(engine: EngineConfig) -> Any:
+    """Return the `Options` of the engine's module with what the config sets.
+
+    Raises:
+        ConfigError: unknown engine, unknown option or a value of the wrong type.
+    """
+    options = registry.load("engines", engine.name).Options
+    known = [field.name for field in dataclasses.fields(options)]
+    for key in engine.options:
+        if key == "data_parallel_size":
+            raise ConfigError(
+                "evaluate.engine.data_parallel_size: replicas are raveval's own; "
+                "set run.replicas instead"
+            )
+        if key not in known:
+            raise ConfigError(f"evaluate.engine.{key}: unknown option; {nearest(key, known)}")
+    try:
+        return TypeAdapter(options).validate_python(engine.options)
+    except ValidationError as exc:
+        faults = (f"evaluate.engine.{fault['loc'][0]}: {fault['msg']}" for fault in exc.errors())
+        raise ConfigError("\n".join(faults)) from exc
+
+
+def _given(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {key: value for key, value in (options or {}).items() if value is not None}
