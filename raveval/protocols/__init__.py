@@ -8,12 +8,14 @@ batch stays full; `score` is pure, so that rescoring is calling it again on stor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from raveval.engines import Capability
-from raveval.types import Answers, Example, Reply, Request, Sampling, Status
+from raveval.types import Answers, Example, Failure, Reply, Request, Sampling, Status
 
 Ask = Callable[[Request], Awaitable[Reply]]
 """Sends a request to the model under evaluation."""
@@ -31,13 +33,24 @@ COMMON_COLUMNS: tuple[pa.Field, ...] = (
 )
 
 
-class TaskSettings(Protocol):
-    """What a protocol may know of a task beside its examples; all of it moves numbers."""
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """What a protocol may know of a task beside its examples; all of it moves numbers.
+
+    `scoring` is the primary one of multiple choice; `no_answer` is what the model says when a
+    question has no answer (SQuAD 2); `seed` is the run's.
+    """
 
     sampling: Sampling
-    scoring: str
-    no_answer: str | None
-    may_truncate: bool
+    scoring: str = "raw"
+    no_answer: str | None = None
+    may_truncate: bool = False
+    seed: int = 0
+
+    def sampling_seed(self, example_id: str, purpose: str) -> int:
+        """Return a 31-bit seed derived from the run's seed, the example and the purpose."""
+        text = f"{self.seed}\x00{example_id}\x00{purpose}"
+        return int.from_bytes(blake2b(text.encode(), digest_size=4).digest(), "big") >> 1
 
 
 class EvaluationProtocol(Protocol):
@@ -57,6 +70,17 @@ class EvaluationProtocol(Protocol):
     ) -> tuple[Status, str | None, Record]:
         """Turn the answers into a status, a message where the example is missing, its columns."""
         ...
+
+
+def missing(reply: Reply) -> tuple[Status, str | None, Record]:
+    """Return what `score` gives for an example without a usable reply.
+
+    Raises:
+        TypeError: the reply is of a kind that the protocol never asks for.
+    """
+    if not isinstance(reply, Failure):
+        raise TypeError(f"unexpected {type(reply).__name__} in the stored replies")
+    return reply.status, reply.message, {}
 
 
 def schema(columns: tuple[pa.Field, ...]) -> pa.Schema:
