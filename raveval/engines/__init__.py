@@ -1,7 +1,13 @@
 """What an engine is: one coroutine that turns a request into a reply.
 
 Each module of this package with a public name is one backend; the file's name is its key. It holds
-`Options` (a frozen dataclass that can be imported without the backend) and `start`.
+
+- `Options`, a frozen dataclass that can be imported without the backend;
+- `OPERATIONAL`, the names of those options that cannot move a number (memory, threads): they may
+  differ between a run and its resumption;
+- `encoder(model, options)`, which tells the plan how many tokens a request needs before anything is
+  loaded;
+- `start(model, options)`, which loads the model and returns an `Engine`.
 """
 
 from __future__ import annotations

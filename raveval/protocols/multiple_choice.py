@@ -3,8 +3,9 @@
 Catwalk's ranked classification (arXiv 2312.10253, section 3): every choice is scored as a
 continuation of the same context, and five scorings are kept side by side: the log-likelihood
 `raw`, divided `per_token`, `per_char` or `per_byte` of the continuation, and `unconditional`, the
-gain over the same continuation without the question. A task names its primary one. The number of choices may
-differ from example to example. A tie or an unusable score picks nothing; it is never index 0.
+gain over the same continuation without the question. A task names its primary one. The number of
+choices may differ from example to example. A tie or an unusable score picks nothing; it is never
+index 0.
 """
 
 from __future__ import annotations

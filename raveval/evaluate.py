@@ -1,0 +1,219 @@
+"""One shard, start to finish, in plain async Python: no Ray, no files.
+
+`answer_examples` questions an engine about some examples at once and turns whatever goes wrong with
+one of them into a value; `score_examples` turns stored answers into records; `shard_states` turns
+records into metric states by group. What a shard means is written here; where shards run is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raveval import registry
+from raveval.engines import Engine, EngineDied
+from raveval.metrics import Json, Metric
+from raveval.protocols import EvaluationProtocol, TaskSettings, schema
+from raveval.types import (
+    Answers,
+    ChoiceScores,
+    Completion,
+    DocumentScore,
+    Example,
+    Failure,
+    Reply,
+    Request,
+    Status,
+    Usage,
+)
+
+POOLED = ""
+"""The group under which a task's states over all examples stand."""
+
+REPLY_COLUMNS = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("row_key", pa.uint64(), nullable=False),
+        pa.field("index", pa.int32(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("reply", pa.string(), nullable=False),
+    ]
+)
+"""Stored replies: one row per reply, its fields as JSON (doubles round-trip exactly)."""
+
+_KINDS: dict[str, type[Any]] = {
+    kind.__name__: kind for kind in (Completion, ChoiceScores, DocumentScore, Failure)
+}
+
+
+def load_protocol(name: str) -> EvaluationProtocol:
+    """Return the protocol of that name.
+
+    Raises:
+        ConfigError: no such protocol.
+    """
+    return cast("EvaluationProtocol", registry.load("protocols", name))
+
+
+def load_metric(name: str) -> Metric[Any]:
+    """Return the metric family of that name.
+
+    Raises:
+        ConfigError: no such metric.
+    """
+    return cast("Metric[Any]", registry.load("metrics", name).METRIC)
+
+
+async def answer_examples(
+    examples: Sequence[Example],
+    engine: Engine,
+    protocol: EvaluationProtocol,
+    settings: TaskSettings,
+    *,
+    deadline_seconds: float,
+) -> list[Answers]:
+    """Question `engine` about all examples at once; the answers come back in their order.
+
+    Raises:
+        EngineDied: the engine is gone; nothing of this shard is known.
+    """
+
+    async def one(example: Example) -> Answers:
+        async def ask(request: Request) -> Reply:
+            return await engine.reply(request)
+
+        try:
+            async with asyncio.timeout(deadline_seconds):
+                return await protocol.answer(example, ask, settings)
+        except TimeoutError:
+            return (Failure(Status.FAILED, f"no reply within {deadline_seconds:g} s"),)
+        except EngineDied:
+            raise
+        except Exception as exc:  # noqa: BLE001 - one example's fault must not end the shard
+            return (Failure(Status.FAILED, f"{type(exc).__name__}: {exc}"),)
+
+    # A task group would hide EngineDied in an exception group; the first one raised is enough.
+    tasks = [asyncio.ensure_future(one(example)) for example in examples]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
+def replies_table(examples: Sequence[Example], answers: Sequence[Answers]) -> pa.Table:
+    """Return the answers as a table that `read_replies` gives back unchanged."""
+    rows = [
+        {
+            "id": example.id,
+            "row_key": example.row_key,
+            "index": index,
+            "kind": type(reply).__name__,
+            "reply": json.dumps(asdict(reply), ensure_ascii=False),
+        }
+        for example, replies in zip(examples, answers, strict=True)
+        for index, reply in enumerate(replies)
+    ]
+    return pa.Table.from_pylist(rows, schema=REPLY_COLUMNS)
+
+
+def read_replies(table: pa.Table, examples: Sequence[Example]) -> list[Answers]:
+    """Return the answers of `examples`, in their order, from a table of `replies_table`.
+
+    Raises:
+        KeyError: an example has no reply in the table.
+    """
+    by_id: dict[str, list[Reply]] = {}
+    for row in table.to_pylist():
+        by_id.setdefault(row["id"], []).append(_reply(row["kind"], json.loads(row["reply"])))
+    return [tuple(by_id[example.id]) for example in examples]
+
+
+def _reply(kind: str, fields: dict[str, Any]) -> Reply:
+    if kind == "Failure":
+        return Failure(Status(fields["status"]), fields["message"])
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
+    return cast("Reply", _KINDS[kind](**values))
+
+
+def score_examples(
+    examples: Sequence[Example],
+    answers: Sequence[Answers],
+    protocol: EvaluationProtocol,
+    settings: TaskSettings,
+) -> pa.Table:
+    """Return one record per example, with the protocol's schema; pure."""
+    rows = []
+    for example, replies in zip(examples, answers, strict=True):
+        status, message, columns = protocol.score(example, replies, settings)
+        rows.append(
+            {
+                "id": example.id,
+                "row_key": example.row_key,
+                "group": example.group,
+                "cluster": example.cluster,
+                "status": str(status),
+                "message": message,
+                **columns,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=schema(protocol.COLUMNS))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardStates:
+    """What a shard adds to the run: everything in it is a value that can be added.
+
+    `states` holds encoded metric states by group and metric; the group `POOLED` is all examples.
+    `row_key_sum` is modulo 2^64: with `n_rows` it betrays a lost or doubled row.
+    """
+
+    n_rows: int
+    row_key_sum: int
+    by_status: Mapping[str, int]
+    usage: Usage
+    states: Mapping[str, Mapping[str, Json]]
+
+
+def shard_states(records: pa.Table, metrics: Sequence[str], usage: Usage) -> ShardStates:
+    """Return the exact states of a shard's records, pooled and by group."""
+    keys = records.column("row_key").to_pylist()
+    statuses = Counter(records.column("status").to_pylist())
+    is_scored = pa.array([Status(s).is_scored for s in records.column("status").to_pylist()])
+    scored = records.filter(is_scored)
+    groups = [g for g in pc.unique(records.column("group")).to_pylist() if g is not None]
+    tables = {POOLED: scored}
+    for group in sorted(groups):
+        tables[group] = scored.filter(pc.equal(scored.column("group"), group))
+    return ShardStates(
+        n_rows=records.num_rows,
+        row_key_sum=sum(keys) % 2**64,
+        by_status=dict(sorted(statuses.items())),
+        usage=usage,
+        states={
+            group: {name: _encoded_state(name, table) for name in metrics}
+            for group, table in tables.items()
+        },
+    )
+
+
+def _encoded_state(name: str, records: pa.Table) -> Json:
+    metric = load_metric(name)
+    return metric.encode(metric.update(metric.init(), records))
+
+
+def usage_of(answers: Sequence[Answers], *, engine_seconds: float = 0.0) -> Usage:
+    """Return what the answers cost; tokens depend on the requests alone."""
+    replies = [reply for each in answers for reply in each if not isinstance(reply, Failure)]
+    return Usage(
+        n_prompt_tokens=sum(reply.n_prompt_tokens for reply in replies),
+        n_output_tokens=sum(r.n_output_tokens for r in replies if isinstance(r, Completion)),
+        engine_seconds=engine_seconds,
+    )

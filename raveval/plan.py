@@ -1,0 +1,338 @@
+"""Turns a config into a plan: every refusal that needs no loaded model happens here.
+
+A plan holds what is asked, rendered to the last character, and the two fingerprints of each task:
+`reply` (all that the model's answers depend on) and `score` (what the numbers depend on besides).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from raveval import __version__, registry, tasks
+from raveval.config import EvaluateConfig, RunConfig, TaskConfig, engine_options
+from raveval.errors import ConfigError, MismatchError, Refused, ResourceError, nearest
+from raveval.evaluate import load_metric, load_protocol
+from raveval.fingerprint import digest, directory_digest, first_difference
+from raveval.protocols import EvaluationProtocol, TaskSettings, schema
+from raveval.store import RunDirectory, shards_of
+from raveval.types import Example, Failure, ModelRef, Reply, Request, Shard, Status
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedTask:
+    """One task as it will be asked.
+
+    `examples` stand in their fixed pseudo-random order (by the hash of their id); `reply` and
+    `score` are what the fingerprints are made of, so that a mismatch can name its key.
+    """
+
+    name: str
+    protocol: str
+    settings: TaskSettings
+    metrics: tuple[str, ...]
+    num_fewshot: int
+    version: int
+    examples: tuple[Example, ...]
+    reply: Mapping[str, Any]
+    score: Mapping[str, Any]
+    n_overlong: int = 0
+    longest_tokens: int = 0
+
+    @property
+    def reply_fingerprint(self) -> str:
+        """Hash of all that the model's answers depend on."""
+        return digest(self.reply)
+
+    @property
+    def score_fingerprint(self) -> str:
+        """Hash of all that the numbers depend on."""
+        return digest([self.reply, self.score])
+
+    def manifest(self, shard_size: int) -> dict[str, Any]:
+        """Return the task's entry of run.json: all that workers and the reducer need of it."""
+        return {
+            "protocol": self.protocol,
+            "settings": asdict(self.settings),
+            "metrics": list(self.metrics),
+            "num_fewshot": self.num_fewshot,
+            "version": self.version,
+            "n_examples": len(self.examples),
+            "row_key_sum": sum(example.row_key for example in self.examples) % 2**64,
+            "shard_size": shard_size,
+            "reply": self.reply,
+            "score": self.score,
+            "reply_fingerprint": self.reply_fingerprint,
+            "score_fingerprint": self.score_fingerprint,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A run that nothing known beforehand speaks against."""
+
+    config: RunConfig
+    model: ModelRef
+    max_model_len: int
+    tasks: tuple[PlannedTask, ...]
+    shard_sizes: Mapping[str, int]
+
+    def shards(self) -> list[Shard]:
+        """Return every shard of the run, tasks in order."""
+        return [
+            shard
+            for task in self.tasks
+            for shard in shards_of(task.name, len(task.examples), self.shard_sizes[task.name])
+        ]
+
+    def lines(self) -> list[str]:
+        """Describe the plan for a person."""
+        evaluate, run = self.config.evaluate, self.config.run
+        lines = [
+            f"model   {self.model.name} (engine {evaluate.engine.name}, dtype {self.model.dtype}, "
+            f"max_model_len {self.max_model_len})",
+            f"output  {run.output} ({run.replicas} replica{'s' * (run.replicas > 1)}, "
+            f"{len(self.shards())} shards)",
+        ]
+        for task in self.tasks:
+            overlong = f", {task.n_overlong} too long" if task.n_overlong else ""
+            lines.append(
+                f"task    {task.name}: {len(task.examples)} examples, {task.protocol}, "
+                f"{task.num_fewshot}-shot, longest {task.longest_tokens} tokens{overlong}"
+            )
+        return lines
+
+
+def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None) -> Plan:
+    """Check a config against everything that can be known without loading the model.
+
+    Raises:
+        Refused: the first thing that speaks against the run (ConfigError, DataError, ModelError,
+            ResourceError, MismatchError).
+    """
+    evaluate = config.evaluate
+    options = engine_options(evaluate.engine)
+    if evaluate.judge is not None:
+        raise ConfigError("evaluate.judge: no task of this run is graded by a judge; leave it out")
+    _check_names(evaluate.tasks)
+    _check_local_resources(config)
+    directory = RunDirectory(config.run.output)
+    _check_writable(directory.path)
+    model = evaluate.model.ref()
+    engine = registry.load("engines", evaluate.engine.name)
+    encoder = engine.encoder(model, options)
+    identity = {
+        "model": _model_identity(model),
+        "engine": {
+            "name": evaluate.engine.name,
+            "options": {k: v for k, v in asdict(options).items() if k not in engine.OPERATIONAL},
+        },
+        "dtype": model.dtype,
+        "max_model_len": encoder.max_model_len,
+    }
+    planned = []
+    for entry in evaluate.tasks:
+        say(f"preparing {entry.name or entry.task}")
+        planned.append(_plan_task(entry, evaluate, identity, encoder.size, encoder.max_model_len))
+    shard_sizes = _reconcile(directory, planned, config.run.shard_size)
+    return Plan(config, model, encoder.max_model_len, tuple(planned), shard_sizes)
+
+
+def _plan_task(
+    entry: TaskConfig,
+    evaluate: EvaluateConfig,
+    identity: Mapping[str, Any],
+    size: Callable[[Request], int],
+    max_model_len: int,
+) -> PlannedTask:
+    task = tasks.load_task(entry.task)
+    name = entry.name or task.name
+    protocol = load_protocol(task.protocol)
+    metrics = tuple(entry.metrics or task.metrics or protocol.METRICS)
+    _check_metrics(name, metrics, protocol)
+    options = tasks.Options(
+        path=entry.path,
+        split=entry.split,
+        limit=entry.limit,
+        num_fewshot=entry.num_fewshot,
+        fewshot_path=entry.fewshot_path,
+        chat=evaluate.chat,
+        system_prompt=evaluate.system_prompt,
+    )
+    num_fewshot = task.num_fewshot if entry.num_fewshot is None else entry.num_fewshot
+    loaded = tasks.load_examples(task, options, seed=evaluate.seed)
+    examples = tuple(sorted(loaded, key=lambda example: (example.row_key, example.id)))
+    settings = TaskSettings(
+        sampling=task.sampling,
+        scoring=task.scoring,
+        no_answer=task.no_answer,
+        may_truncate=task.may_truncate,
+        seed=evaluate.seed,
+    )
+    sizes = asyncio.run(_sizes(examples, protocol, settings, size))
+    too_long = [(e, n) for e, n in zip(examples, sizes, strict=True) if n > max_model_len]
+    if too_long and evaluate.on_overlong == "refuse" and not task.may_truncate:
+        raise ConfigError(_overlong_message(name, too_long, len(examples), max_model_len))
+    return PlannedTask(
+        name=name,
+        protocol=task.protocol,
+        settings=settings,
+        metrics=metrics,
+        num_fewshot=num_fewshot,
+        version=task.version,
+        examples=examples,
+        reply={
+            **identity,
+            "protocol": {"name": task.protocol, "version": protocol.VERSION},
+            "task_version": task.version,
+            "num_fewshot": num_fewshot,
+            "chat": evaluate.chat,
+            "settings": asdict(settings),
+            "seed": evaluate.seed,
+            "n_examples": len(examples),
+            "examples": digest([asdict(example) for example in examples]),
+        },
+        score={
+            "metrics": {metric: load_metric(metric).version for metric in metrics},
+            "scoring": settings.scoring,
+        },
+        n_overlong=len(too_long),
+        longest_tokens=max(sizes, default=0),
+    )
+
+
+async def _sizes(
+    examples: Sequence[Example],
+    protocol: EvaluationProtocol,
+    settings: TaskSettings,
+    size: Callable[[Request], int],
+) -> list[int]:
+    """Return the tokens each example needs, by asking its questions of a measuring stick."""
+    sizes = []
+    for example in examples:
+        needed = [0]
+
+        async def measure(request: Request, needed: list[int] = needed) -> Reply:
+            needed.append(size(request))
+            return Failure(Status.INVALID, "only measured")
+
+        await protocol.answer(example, measure, settings)
+        sizes.append(max(needed))
+    return sizes
+
+
+def _overlong_message(
+    task: str, too_long: Sequence[tuple[Example, int]], n_examples: int, max_model_len: int
+) -> str:
+    example, n_tokens = max(too_long, key=lambda pair: pair[1])
+    return (
+        f"task {task!r}: {len(too_long)} of {n_examples} examples do not fit the model's context "
+        f"of {max_model_len} tokens; the longest, {example.id!r}, needs {n_tokens}. Raise "
+        "max_model_len, ask for fewer shots, or set on_overlong: count to evaluate the others "
+        "and count these as overlong"
+    )
+
+
+def _check_metrics(task: str, metrics: Sequence[str], protocol: EvaluationProtocol) -> None:
+    columns = schema(protocol.COLUMNS).names
+    for name in metrics:
+        lacking = [column for column in load_metric(name).needs if column not in columns]
+        if lacking:
+            raise ConfigError(
+                f"task {task!r}: metric {name!r} needs the column {lacking[0]!r}, which its "
+                f"protocol does not record; {nearest(lacking[0], columns)}"
+            )
+
+
+def _check_names(entries: Sequence[TaskConfig]) -> None:
+    """Refuse two tasks of one name before their data is read."""
+    seen: set[str] = set()
+    for entry in entries:
+        name = entry.name or tasks.load_task(entry.task).name
+        if name in seen:
+            raise ConfigError(
+                f"evaluate.tasks: {name!r} stands twice; give one of them another `name`"
+            )
+        seen.add(name)
+
+
+def _check_local_resources(config: RunConfig) -> None:
+    """Refuse what this machine cannot hold; a cluster is asked once it is connected to."""
+    run = config.run
+    if run.address is not None or "RAY_ADDRESS" in os.environ:
+        return
+    available = len(os.sched_getaffinity(0))
+    wanted = run.replicas * (run.cpus_per_replica or 1)
+    if wanted > available:
+        raise ResourceError(
+            f"run.replicas: {run.replicas} replicas of {run.cpus_per_replica or 1:g} CPUs need "
+            f"{wanted:g}; this machine has {available}. Ask for fewer, or name a cluster with "
+            "run.address"
+        )
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse an output that cannot be a run directory, without creating it."""
+    existing = path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        raise Refused(f"run.output: {existing} is a file, not a directory; choose another output")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise Refused(f"run.output: {existing} is not writable; choose another output")
+    is_run = (path / "run.json").exists()
+    if path.is_dir() and not is_run and any(path.glob("[!.]*")):
+        raise MismatchError(
+            f"run.output: {path} holds files but no run of raveval; choose an empty directory"
+        )
+
+
+def _model_identity(model: ModelRef) -> dict[str, Any]:
+    """Return what tells this model from another, also from one saved later under the same path."""
+    if model.path is not None and Path(model.path).is_dir():
+        return {"weights": directory_digest(Path(model.path))}
+    return {"id": model.id or model.path, "revision": model.revision}
+
+
+def _reconcile(
+    directory: RunDirectory, planned: Sequence[PlannedTask], shard_size: int
+) -> dict[str, int]:
+    """Check the plan against a run that is already there, and return each task's shard size.
+
+    A task keeps the shards it was begun with, whatever the config now says: their size moves no
+    number, and finished ones stay finished. New tasks may join a run; none may vanish.
+    """
+    manifest = directory.read_manifest()
+    if manifest is None:
+        return {task.name: shard_size for task in planned}
+    known: dict[str, Any] = manifest["tasks"]
+    by_name = {task.name: task for task in planned}
+    for name, entry in known.items():
+        if name not in by_name:
+            raise MismatchError(
+                f"{directory.path}: holds a run with the task {name!r}, which is not asked for "
+                "now; add it, or choose another output"
+            )
+        difference = first_difference(entry["reply"], by_name[name].reply)
+        if difference is not None:
+            key, old, new = difference
+            raise MismatchError(
+                f"{directory.path}: holds another run: {key} of task {name!r} was {old!r}, now it "
+                f"is {new!r}. Choose another output, or set it back"
+            )
+    return {name: known[name]["shard_size"] if name in known else shard_size for name in by_name}
+
+
+def manifest_of(plan: Plan, earlier: Mapping[str, Any] | None, *, started: str) -> dict[str, Any]:
+    """Return the content of run.json; what an earlier session began keeps its start."""
+    return {
+        "raveval_version": __version__,
+        "started": (earlier or {}).get("started", started),
+        "model": plan.model.name,
+        "config": plan.config.model_dump(mode="json"),
+        "tasks": {task.name: task.manifest(plan.shard_sizes[task.name]) for task in plan.tasks},
+    }

@@ -1,0 +1,142 @@
+"""Merges the receipts of a run into its results.
+
+Receipts on disk are the only source, so a resumed run and an uninterrupted one give the same bits.
+Before anything is computed, rows and row keys are checked against the plan: a lost or doubled row
+cannot hide.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from raveval.errors import DataError
+from raveval.evaluate import POOLED, ShardStates, load_metric
+from raveval.metrics import Json
+from raveval.store import Receipt, RunDirectory, shards_of
+from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
+
+_SHOWN_FAILURES = 20
+
+
+def reduce_run(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
+    """Return the results of a finished run.
+
+    Raises:
+        DataError: a shard is not done, or its rows are not those of the plan.
+    """
+    receipts = {
+        name: _receipts(directory, name, entry) for name, entry in manifest["tasks"].items()
+    }
+    engines = {
+        _frozen(receipt.engine): receipt.engine for each in receipts.values() for receipt in each
+    }
+    evaluate = manifest["config"]["evaluate"]
+    return Results(
+        model=manifest["model"],
+        tasks={
+            name: _task_results(directory, manifest["tasks"][name], each)
+            for name, each in receipts.items()
+        },
+        fingerprints={
+            name: {"reply": entry["reply_fingerprint"], "score": entry["score_fingerprint"]}
+            for name, entry in manifest["tasks"].items()
+        },
+        settings={
+            "seed": evaluate["seed"],
+            "chat": evaluate["chat"],
+            "engine": evaluate["engine"],
+            "loaded": [engines[key] for key in sorted(engines)],
+        },
+        times={"started": manifest["started"], "finished": manifest.get("finished")},
+    )
+
+
+def _receipts(directory: RunDirectory, name: str, entry: Mapping[str, Any]) -> list[Receipt]:
+    receipts: list[Receipt] = []
+    shards = shards_of(name, entry["n_examples"], entry["shard_size"])
+    for shard in shards:
+        receipt = directory.read_receipt(shard)
+        if receipt is None or receipt.shard != shard:
+            raise DataError(
+                f"{directory.path}: shard {shard.index} of task {name!r} is not done; run the "
+                "same command again to finish it"
+            )
+        if receipt.score_fingerprint != entry["score_fingerprint"]:
+            raise DataError(
+                f"{directory.path}: shard {shard.index} of task {name!r} was scored under other "
+                f"settings; `raveval score {directory.path}` scores the stored replies again"
+            )
+        receipts.append(receipt)
+    n_rows = sum(receipt.states.n_rows for receipt in receipts)
+    key_sum = sum(receipt.states.row_key_sum for receipt in receipts) % 2**64
+    if (n_rows, key_sum) != (entry["n_examples"], entry["row_key_sum"]):
+        raise DataError(
+            f"{directory.path}: task {name!r} has {n_rows} rows of {entry['n_examples']} planned, "
+            f"row keys sum to {key_sum}, planned {entry['row_key_sum']}: a row was lost or "
+            "doubled. Delete its states/ folder and run again"
+        )
+    return receipts
+
+
+def _task_results(
+    directory: RunDirectory, entry: Mapping[str, Any], receipts: Sequence[Receipt]
+) -> TaskResults:
+    states = [receipt.states for receipt in receipts]
+    groups = sorted({group for each in states for group in each.states} - {POOLED})
+    usage = Usage()
+    by_status: Counter[str] = Counter()
+    for each in states:
+        usage += each.usage
+        by_status.update(each.by_status)
+    metrics = entry["metrics"]
+    return TaskResults(
+        metrics=_estimates(states, POOLED, metrics),
+        coverage=Coverage(dict(sorted(by_status.items()))),
+        usage=usage,
+        protocol=entry["protocol"],
+        num_fewshot=entry["num_fewshot"],
+        version=entry["version"],
+        groups={group: _estimates(states, group, metrics) for group in groups},
+        failures=_failures(directory, receipts),
+    )
+
+
+def _estimates(
+    states: Sequence[ShardStates], group: str, metrics: Sequence[str]
+) -> dict[str, Estimate]:
+    estimates: dict[str, Estimate] = {}
+    for name in metrics:
+        metric = load_metric(name)
+        merged = metric.init()
+        for encoded in _encoded(states, group, name):
+            merged = metric.merge(merged, metric.decode(encoded))
+        estimates.update(metric.compute(merged))
+    return estimates
+
+
+def _encoded(states: Sequence[ShardStates], group: str, name: str) -> list[Json]:
+    return [each.states[group][name] for each in states if group in each.states]
+
+
+def _failures(directory: RunDirectory, receipts: Sequence[Receipt]) -> dict[str, str]:
+    """Return the first missing examples of a task, in its order, with what became of them."""
+    found: dict[str, str] = {}
+    missing = [str(status) for status in Status if not status.is_scored]
+    for receipt in receipts:
+        if len(found) >= _SHOWN_FAILURES:
+            break
+        if not any(status in missing for status in receipt.states.by_status):
+            continue
+        records = directory.read_records(receipt.shard).select(["id", "status", "message"])
+        for row in records.filter(pc.is_in(records["status"], pa.array(missing))).to_pylist():
+            found[row["id"]] = f"{row['status']}: {row['message']}"
+    return dict(list(found.items())[:_SHOWN_FAILURES])
+
+
+def _frozen(settings: Mapping[str, Any]) -> str:
+    return repr(sorted(settings.items(), key=lambda item: item[0]))
