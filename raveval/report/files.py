@@ -1,0 +1,211 @@
+"""Results as files that programs read: strict JSON with an exact way back, and CSV.
+
+The same run gives the same bytes; what may differ (seconds) stands under `times` and under
+`engine_seconds` of a task's usage, nowhere else.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, NoReturn, TypeVar
+
+import raveval
+from raveval.errors import DataError
+from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
+
+Value = TypeVar("Value")
+
+_NUMBER = (int, float)
+_OPTIONAL_NUMBER = (int, float, type(None))
+_OPTIONAL_TEXT = (str, type(None))
+
+_ESTIMATE: Mapping[str, tuple[type, ...]] = {
+    "value": _OPTIONAL_NUMBER,
+    "reason": _OPTIONAL_TEXT,
+    "unit": (str,),
+    "n": (int,),
+    "stderr": _OPTIONAL_NUMBER,
+    "low": _OPTIONAL_NUMBER,
+    "high": _OPTIONAL_NUMBER,
+    "interval": _OPTIONAL_TEXT,
+    "higher_is_better": (bool, type(None)),
+}
+"""The keys of an estimate in the order they are written, and what each may hold."""
+
+_USAGE: Mapping[str, tuple[type, ...]] = {
+    "n_prompt_tokens": (int,),
+    "n_output_tokens": (int,),
+    "engine_seconds": _NUMBER,
+}
+
+_CSV_COLUMNS = (
+    *("task", "protocol", "version", "num_fewshot", "group", "metric"),
+    *_ESTIMATE,
+    *("n_scored", "n_attempted"),
+)
+
+
+def to_json(results: Results) -> str:
+    """Return results.json: strict JSON, plain ASCII, keys in a fixed order.
+
+    `settings` and `times` must hold what JSON can: mappings with text keys, lists, text, numbers.
+
+    Raises:
+        ValueError: a number is not finite; metrics give None with a reason instead.
+    """
+    content = {
+        "model": results.model,
+        "tasks": {name: _task_content(task) for name, task in results.tasks.items()},
+        "fingerprints": {task: dict(prints) for task, prints in results.fingerprints.items()},
+        "settings": dict(results.settings),
+        "raveval_version": raveval.__version__,
+        "times": dict(results.times),
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def from_json(text: str) -> Results:
+    """Return the results that `to_json` wrote.
+
+    Raises:
+        DataError: not JSON, or not of this shape; the message names the dotted key.
+    """
+    try:
+        content = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as exc:
+        raise DataError(f"results.json: not valid JSON: {exc}") from exc
+    top = _mapping(content, "the top")
+    return Results(
+        model=_field(top, "model", (str,), ""),
+        tasks=_each(_field(top, "tasks", (dict,), ""), "tasks", _read_task),
+        fingerprints=_each(_field(top, "fingerprints", (dict,), ""), "fingerprints", _texts),
+        settings=_field(top, "settings", (dict,), ""),
+        times=_field(top, "times", (dict,), ""),
+    )
+
+
+def to_csv(results: Results) -> str:
+    """Return one row for each estimate, groups included; undefined values are empty cells.
+
+    Numbers are written as in results.json (fractions, not percents).
+    """
+    sheet = io.StringIO()
+    writer = csv.DictWriter(sheet, _CSV_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_csv_rows(results))
+    return sheet.getvalue()
+
+
+def _csv_rows(results: Results) -> Iterator[dict[str, Any]]:
+    for name, task in results.tasks.items():
+        shared = {
+            "task": name,
+            "protocol": task.protocol,
+            "version": task.version,
+            "num_fewshot": task.num_fewshot,
+            "n_scored": task.coverage.n_scored,
+            "n_attempted": task.coverage.n_attempted,
+        }
+        for metric, estimate in task.metrics.items():
+            yield {**shared, "metric": metric, **_estimate_content(estimate)}
+        whole_task = ("n_scored", "n_attempted")
+        shared = {key: value for key, value in shared.items() if key not in whole_task}
+        for group, metrics in task.groups.items():
+            for metric, estimate in metrics.items():
+                yield {**shared, "group": group, "metric": metric, **_estimate_content(estimate)}
+
+
+def _task_content(task: TaskResults) -> dict[str, Any]:
+    groups = {
+        group: {name: _estimate_content(estimate) for name, estimate in metrics.items()}
+        for group, metrics in task.groups.items()
+    }
+    return {
+        "metrics": {name: _estimate_content(value) for name, value in task.metrics.items()},
+        "coverage": {
+            "n_attempted": task.coverage.n_attempted,
+            "n_scored": task.coverage.n_scored,
+            "by_status": {str(status): n for status, n in task.coverage.by_status.items()},
+        },
+        "usage": asdict(task.usage),
+        "protocol": task.protocol,
+        "num_fewshot": task.num_fewshot,
+        "version": task.version,
+        **({"groups": groups} if groups else {}),
+        "failures": dict(task.failures),
+    }
+
+
+def _estimate_content(estimate: Estimate) -> dict[str, Any]:
+    return {key: getattr(estimate, key) for key in _ESTIMATE}
+
+
+def _read_task(content: Any, where: str) -> TaskResults:
+    task = _mapping(content, where)
+    return TaskResults(
+        metrics=_read_metrics(_field(task, "metrics", (dict,), where), f"{where}.metrics"),
+        coverage=_read_coverage(_field(task, "coverage", (dict,), where), f"{where}.coverage"),
+        usage=Usage(**_read(_field(task, "usage", (dict,), where), _USAGE, f"{where}.usage")),
+        protocol=_field(task, "protocol", (str,), where),
+        num_fewshot=_field(task, "num_fewshot", (int,), where),
+        version=_field(task, "version", (int,), where),
+        groups=_each(task.get("groups", {}), f"{where}.groups", _read_metrics),
+        failures=_texts(_field(task, "failures", (dict,), where), f"{where}.failures"),
+    )
+
+
+def _read_metrics(content: Any, where: str) -> dict[str, Estimate]:
+    return _each(content, where, lambda value, at: Estimate(**_read(value, _ESTIMATE, at)))
+
+
+def _read_coverage(content: Any, where: str) -> Coverage:
+    counts = _field(content, "by_status", (dict,), where)
+    coverage = Coverage({status: _field(counts, status, (int,), where) for status in counts})
+    try:
+        totals = {"n_attempted": coverage.n_attempted, "n_scored": coverage.n_scored}
+    except ValueError as exc:
+        raise DataError(f"results.json: {where}.by_status: {exc}") from exc
+    for key, expected in totals.items():
+        given = _field(content, key, (int,), where)
+        if given != expected:
+            raise DataError(f"results.json: {where}.{key}: is {given}, by_status says {expected}")
+    return coverage
+
+
+def _texts(content: Any, where: str) -> dict[str, str]:
+    texts = _mapping(content, where)
+    return {key: _field(texts, key, (str,), where) for key in texts}
+
+
+def _each(content: Any, where: str, read: Callable[[Any, str], Value]) -> dict[str, Value]:
+    return {key: read(value, f"{where}.{key}") for key, value in _mapping(content, where).items()}
+
+
+def _read(content: Any, kinds: Mapping[str, tuple[type, ...]], where: str) -> dict[str, Any]:
+    record = _mapping(content, where)
+    return {key: _field(record, key, allowed, where) for key, allowed in kinds.items()}
+
+
+def _mapping(content: Any, where: str) -> dict[str, Any]:
+    if not isinstance(content, dict):
+        raise DataError(f"results.json: {where}: expected a mapping, found {content!r:.40}")
+    return content
+
+
+def _field(content: Mapping[str, Any], key: str, allowed: tuple[type, ...], where: str) -> Any:
+    at = f"{where}.{key}" if where else key
+    if key not in content:
+        raise DataError(f"results.json: {at}: missing; run `raveval score DIR` to write it anew")
+    value = content[key]
+    if type(value) not in allowed:
+        names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in allowed)
+        raise DataError(f"results.json: {at}: expected {names}, found {value!r:.40}")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,228 @@
+"""What a report says, as plain text: the tables, what is missing, and what to do about it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import raveval
+from raveval.report.numbers import direction, interval_text, plain, value_text
+from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
+
+HEADLINE = (
+    "accuracy",
+    "relative_improvement",
+    "exact_match",
+    "f1",
+    "greedy_accuracy",
+    "token_perplexity",
+    "word_perplexity",
+    "byte_perplexity",
+    "char_perplexity",
+    "bits_per_byte",
+    "nats_per_token",
+    "entropy_nats",
+)
+"""Metrics that a task is quoted by come first, in this order."""
+
+AUXILIARY = (
+    "accuracy_raw",
+    "accuracy_per_token",
+    "accuracy_per_char",
+    "accuracy_per_byte",
+    "accuracy_unconditional",
+    "accuracy_tie_aware",
+    "relative_improvement_per_example",
+    "relative_improvement_per_n_choices",
+    "probability_mass",
+    "random_baseline",
+)
+"""Metrics that explain another one come last, in this order; all others stand between."""
+
+N_GROUP_METRICS = 2
+
+ADVICE: Mapping[Status, str] = {
+    Status.INVALID: "nothing to ask or to score in them: look at these rows of the data",
+    Status.OVERLONG: "they need a longer context: raise max_model_len, or use fewer shots",
+    Status.UNJUDGED: "the judge gave no usable verdict: look at its replies in the run directory",
+    Status.UNRESOLVED: "still tied when the budget was spent: allow more rounds",
+    Status.FAILED: "the engine refused them or broke on them: their messages say why",
+    Status.QUARANTINED: "the engine died on them repeatedly: give a replica more memory, or a "
+    "smaller max_model_len",
+}
+"""What to do about examples that are missing, by kind."""
+
+SCORED_WITH_A_REMARK: Mapping[Status, str] = {
+    Status.UNPARSED: "without a usable answer (scored as incorrect)",
+    Status.TRUNCATED: "scored on a shortened prompt",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: names stand left and may be folded, numbers stand right, text stands left."""
+
+    title: str
+    kind: Literal["name", "number", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns and cells, all of it plain text on one line."""
+
+    columns: Sequence[Column]
+    rows: Sequence[Sequence[str]]
+
+
+_VALUE_COLUMNS = (
+    Column("Metric", "name"),
+    Column("↑/↓", "text"),
+    Column("Value", "number"),
+    Column("95 % interval", "text"),
+)
+
+
+def result_table(results: Results) -> Table:
+    """Return the table that opens every report."""
+    columns = (Column("Task", "name"), Column("n-shot", "number"), *_VALUE_COLUMNS)
+    rows = [row for name, task in results.tasks.items() for row in _task_rows(name, task)]
+    return Table((*columns, Column("Scored", "number")), rows)
+
+
+def metric_table(metrics: Mapping[str, Estimate]) -> Table:
+    """Return the table of metrics that belong to no task (`raveval measure`)."""
+    rows = [(*_value_cells(name, value), str(value.n)) for name, value in _ordered(metrics)]
+    return Table((*_VALUE_COLUMNS, Column("n", "number")), rows)
+
+
+def missing_lines(results: Results) -> list[str]:
+    """Return for each task with a remark what became of its examples, then what to do next."""
+    lines = [
+        f"{plain(name)}: {coverage_text(task.coverage)}"
+        for name, task in results.tasks.items()
+        if counts(task.coverage, (*ADVICE, *SCORED_WITH_A_REMARK))
+    ]
+    kinds = [
+        kind
+        for kind in ADVICE
+        if any(counts(task.coverage, (kind,)) for task in results.tasks.values())
+    ]
+    return lines + [f"{kind}: {ADVICE[kind]}" for kind in kinds]
+
+
+def coverage_text(coverage: Coverage) -> str:
+    """Return what became of the examples of a task, in words.
+
+    >>> coverage_text(Coverage({"ok": 98, "overlong": 2}))
+    '98 of 100 scored; 2 overlong'
+    """
+    missing = [f"{n} {kind}" for kind, n in counts(coverage, ADVICE).items()]
+    remarks = [
+        f"{n} {SCORED_WITH_A_REMARK[kind]}"
+        for kind, n in counts(coverage, SCORED_WITH_A_REMARK).items()
+    ]
+    scored = f"{coverage.n_scored} of {coverage.n_attempted} scored"
+    return "; ".join([scored, *missing, *remarks])
+
+
+def counts(coverage: Coverage, kinds: Iterable[Status]) -> dict[Status, int]:
+    """Return how many examples there are of each of these kinds, where there are any."""
+    return {kind: coverage.by_status[kind] for kind in kinds if coverage.by_status.get(kind)}
+
+
+def header_line(results: Results) -> str:
+    """Return the line that says of what and how these numbers were made."""
+    parts = [f"raveval {raveval.__version__}", f"model: {plain(results.model)}"]
+    parts += [f"{plain(key)}: {plain(value)}" for key, value in _scalars(results.settings)]
+    return "; ".join(parts)
+
+
+def _scalars(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    """Yield the settings that fit on a line; lists and what is unset stay in results.json."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _scalars(value, f"{prefix}{key}.")
+        elif isinstance(value, str | int | float):
+            yield f"{prefix}{key}", value
+
+
+def _task_rows(name: str, task: TaskResults) -> Iterator[tuple[str, ...]]:
+    """Yield a task's rows; its name and shots stand on the first one only."""
+    coverage = task.coverage
+    scored = f"{coverage.n_scored}/{coverage.n_attempted}"
+    labels = (plain(name), str(task.num_fewshot))
+    for metric, value in _ordered(task.metrics):
+        differs = value.value is not None and value.n != coverage.n_scored
+        rests_on = f"{scored} (n = {value.n})" if differs else scored
+        yield (*labels, *_value_cells(metric, value), rests_on)
+        labels = ("", "")
+
+
+def _value_cells(name: str, value: Estimate) -> tuple[str, str, str, str]:
+    return plain(name), direction(value), value_text(value), interval_text(value)
+
+
+def _ordered(metrics: Mapping[str, Estimate]) -> list[tuple[str, Estimate]]:
+    def rank(entry: tuple[str, Estimate]) -> int:
+        name = entry[0]
+        if name in HEADLINE:
+            return HEADLINE.index(name)
+        return len(HEADLINE) + (1 + AUXILIARY.index(name) if name in AUXILIARY else 0)
+
+    return sorted(metrics.items(), key=rank)
+
+
+def group_table(task: TaskResults) -> Table:
+    """Return the task's headline numbers by group."""
+    columns = [Column("Group", "name")]
+    for name in (metrics := _group_metrics(task)):
+        columns += [Column(plain(name), "number"), *_VALUE_COLUMNS[-1:], Column("n", "number")]
+    rows = [
+        [plain(group), *(cell for name in metrics for cell in _group_cells(estimates.get(name)))]
+        for group, estimates in task.groups.items()
+    ]
+    return Table(columns, rows)
+
+
+def _group_cells(value: Estimate | None) -> tuple[str, str, str]:
+    return (value_text(value), interval_text(value), str(value.n)) if value else ("", "", "")
+
+
+def _group_metrics(task: TaskResults) -> list[str]:
+    """Return the metrics a task is quoted by: its headline ones, or the first where it has none."""
+    ordered = [name for name, _ in _ordered(task.metrics)]
+    headline = [n for n in ordered if n in HEADLINE and n != "relative_improvement"]
+    return (headline or ordered)[:N_GROUP_METRICS]
+
+
+def macro_lines(results: Results, *, only: str | None = None) -> Iterator[str]:
+    """Say the unweighted mean over groups beside the pooled number, so that none is mistaken."""
+    for name, task in results.tasks.items():
+        if not task.groups or only not in (None, name):
+            continue
+        for metric in _group_metrics(task):
+            found = [group[metric] for group in task.groups.values() if metric in group]
+            values = [estimate.value for estimate in found if estimate.value is not None]
+            if len(values) < len(task.groups):
+                continue
+            mean = math.fsum(values) / len(values)
+            macro = value_text(Estimate(mean, found[0].unit, len(values)))
+            yield (
+                f"{plain(name)}: the table pools all examples; "
+                f"the unweighted mean over {len(values)} groups is {metric} {macro}"
+            )
+
+
+def usage_table(results: Results) -> Table:
+    """Return what each task cost."""
+    usages = [(plain(name), task.usage) for name, task in results.tasks.items()]
+    if len(usages) > 1:
+        usages.append(("all", sum((usage for _, usage in usages), Usage())))
+    rows = [
+        (name, str(use.n_prompt_tokens), str(use.n_output_tokens), f"{use.engine_seconds:.1f}")
+        for name, use in usages
+    ]
+    costs = ("Prompt tokens", "Output tokens", "Engine seconds")
+    return Table((Column("Task", "name"), *(Column(cost, "number") for cost in costs)), rows)
