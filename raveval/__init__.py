@@ -1,3 +1,53 @@
-"""Distributed batch evaluation of language models on Ray."""
+"""Distributed batch evaluation of language models on Ray.
+
+>>> import raveval
+>>> results = raveval.run("configs/demo.yaml")  # doctest: +SKIP
+>>> results.tasks["demo_choice"].metrics["accuracy"].value  # doctest: +SKIP
+0.5
+
+Nothing heavy is imported before it is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from raveval.measurement import Measurement, measure
+    from raveval.runner import load_results, rescore, run, status
+    from raveval.types import Coverage, Estimate, Results, Status, TaskResults
+
+_HOMES = {
+    "Coverage": "types",
+    "Estimate": "types",
+    "Measurement": "measurement",
+    "Results": "types",
+    "Status": "types",
+    "TaskResults": "types",
+    "load_results": "runner",
+    "measure": "measurement",
+    "rescore": "runner",
+    "run": "runner",
+    "status": "runner",
+}
+
+__all__ = [
+    "Coverage",
+    "Estimate",
+    "Measurement",
+    "Results",
+    "Status",
+    "TaskResults",
+    "load_results",
+    "measure",
+    "rescore",
+    "run",
+    "status",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'raveval' has no attribute {name!r}")
+    return getattr(import_module(f"raveval.{_HOMES[name]}"), name)

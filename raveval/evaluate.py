@@ -71,19 +71,26 @@ def load_metric(name: str) -> Metric[Any]:
     return cast("Metric[Any]", registry.load("metrics", name).METRIC)
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSpec:
+    """What must be known of a task to evaluate any shard of it, beside the examples."""
+
+    protocol: str
+    settings: TaskSettings
+    metrics: tuple[str, ...]
+    reply_fingerprint: str
+    score_fingerprint: str
+
+
 async def answer_examples(
-    examples: Sequence[Example],
-    engine: Engine,
-    protocol: EvaluationProtocol,
-    settings: TaskSettings,
-    *,
-    deadline_seconds: float,
+    examples: Sequence[Example], engine: Engine, task: TaskSpec, *, deadline_seconds: float
 ) -> list[Answers]:
     """Question `engine` about all examples at once; the answers come back in their order.
 
     Raises:
         EngineDied: the engine is gone; nothing of this shard is known.
     """
+    protocol = load_protocol(task.protocol)
 
     async def one(example: Example) -> Answers:
         async def ask(request: Request) -> Reply:
@@ -91,7 +98,7 @@ async def answer_examples(
 
         try:
             async with asyncio.timeout(deadline_seconds):
-                return await protocol.answer(example, ask, settings)
+                return await protocol.answer(example, ask, task.settings)
         except TimeoutError:
             return (Failure(Status.FAILED, f"no reply within {deadline_seconds:g} s"),)
         except EngineDied:
@@ -100,12 +107,12 @@ async def answer_examples(
             return (Failure(Status.FAILED, f"{type(exc).__name__}: {exc}"),)
 
     # A task group would hide EngineDied in an exception group; the first one raised is enough.
-    tasks = [asyncio.ensure_future(one(example)) for example in examples]
+    asked = [asyncio.ensure_future(one(example)) for example in examples]
     try:
-        return list(await asyncio.gather(*tasks))
+        return list(await asyncio.gather(*asked))
     finally:
-        for task in tasks:
-            task.cancel()
+        for each in asked:
+            each.cancel()
 
 
 def replies_table(examples: Sequence[Example], answers: Sequence[Answers]) -> pa.Table:
@@ -144,15 +151,13 @@ def _reply(kind: str, fields: dict[str, Any]) -> Reply:
 
 
 def score_examples(
-    examples: Sequence[Example],
-    answers: Sequence[Answers],
-    protocol: EvaluationProtocol,
-    settings: TaskSettings,
+    examples: Sequence[Example], answers: Sequence[Answers], task: TaskSpec
 ) -> pa.Table:
     """Return one record per example, with the protocol's schema; pure."""
+    protocol = load_protocol(task.protocol)
     rows = []
     for example, replies in zip(examples, answers, strict=True):
-        status, message, columns = protocol.score(example, replies, settings)
+        status, message, columns = protocol.score(example, replies, task.settings)
         rows.append(
             {
                 "id": example.id,
@@ -188,7 +193,7 @@ def shard_states(records: pa.Table, metrics: Sequence[str], usage: Usage) -> Sha
     statuses = Counter(records.column("status").to_pylist())
     is_scored = pa.array([Status(s).is_scored for s in records.column("status").to_pylist()])
     scored = records.filter(is_scored)
-    groups = [g for g in pc.unique(records.column("group")).to_pylist() if g is not None]
+    groups = [group for group in pc.unique(records.column("group")).to_pylist() if group]
     tables = {POOLED: scored}
     for group in sorted(groups):
         tables[group] = scored.filter(pc.equal(scored.column("group"), group))

@@ -15,6 +15,15 @@ _SAMPLES = 16
 _SAMPLE_BYTES = 1 << 16
 
 
+def plain(content: Any) -> Any:
+    """Return a value as it comes back from JSON, so that stored and fresh ones compare equal.
+
+    >>> plain({"stop": ("a",)})
+    {'stop': ['a']}
+    """
+    return json.loads(json.dumps(content))
+
+
 def digest(content: Any) -> str:
     """Return the SHA-256 of a JSON value in canonical form.
 

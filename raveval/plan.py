@@ -17,10 +17,15 @@ from raveval import __version__, registry, tasks
 from raveval.config import EvaluateConfig, RunConfig, TaskConfig, engine_options
 from raveval.errors import ConfigError, MismatchError, Refused, ResourceError, nearest
 from raveval.evaluate import load_metric, load_protocol
-from raveval.fingerprint import digest, directory_digest, first_difference
+from raveval.fingerprint import digest, directory_digest, first_difference, plain
 from raveval.protocols import EvaluationProtocol, TaskSettings, schema
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Example, Failure, ModelRef, Reply, Request, Shard, Status
+
+
+def score_fingerprint(reply: Mapping[str, Any], score: Mapping[str, Any]) -> str:
+    """Return the hash of all that a task's numbers depend on."""
+    return digest([reply, score])
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class PlannedTask:
     @property
     def score_fingerprint(self) -> str:
         """Hash of all that the numbers depend on."""
-        return digest([self.reply, self.score])
+        return score_fingerprint(self.reply, self.score)
 
     def manifest(self, shard_size: int) -> dict[str, Any]:
         """Return the task's entry of run.json: all that workers and the reducer need of it."""
@@ -185,21 +190,20 @@ def _plan_task(
         num_fewshot=num_fewshot,
         version=task.version,
         examples=examples,
-        reply={
-            **identity,
-            "protocol": {"name": task.protocol, "version": protocol.VERSION},
-            "task_version": task.version,
-            "num_fewshot": num_fewshot,
-            "chat": evaluate.chat,
-            "settings": asdict(settings),
-            "seed": evaluate.seed,
-            "n_examples": len(examples),
-            "examples": digest([asdict(example) for example in examples]),
-        },
-        score={
-            "metrics": {metric: load_metric(metric).version for metric in metrics},
-            "scoring": settings.scoring,
-        },
+        reply=plain(
+            {
+                **identity,
+                "protocol": {"name": task.protocol, "version": protocol.VERSION},
+                "task_version": task.version,
+                "num_fewshot": num_fewshot,
+                "chat": evaluate.chat,
+                "settings": asdict(settings),
+                "seed": evaluate.seed,
+                "n_examples": len(examples),
+                "examples": digest([asdict(example) for example in examples]),
+            }
+        ),
+        score={"metrics": {metric: load_metric(metric).version for metric in metrics}},
         n_overlong=len(too_long),
         longest_tokens=max(sizes, default=0),
     )

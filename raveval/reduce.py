@@ -49,7 +49,7 @@ def reduce_run(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
         settings={
             "seed": evaluate["seed"],
             "chat": evaluate["chat"],
-            "engine": evaluate["engine"],
+            "engine": evaluate["engine"]["name"],
             "loaded": [engines[key] for key in sorted(engines)],
         },
         times={"started": manifest["started"], "finished": manifest.get("finished")},

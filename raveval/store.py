@@ -56,7 +56,17 @@ EXAMPLE_COLUMNS = pa.schema(
     ]
 )
 _ROW_GROUP = 256
-_FINGERPRINT = b"raveval.reply_fingerprint"
+_ORIGIN = b"raveval.origin"
+
+
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """What the candidate made of a shard, under which fingerprint, by what engine, at what cost."""
+
+    table: pa.Table
+    fingerprint: str
+    engine: Mapping[str, Any]
+    engine_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,35 +178,39 @@ class RunDirectory:
 
     # Shards.
 
-    def commit_replies(self, shard: Shard, table: pa.Table, *, fingerprint: str) -> None:
+    def commit_replies(self, shard: Shard, replies: Replies) -> None:
         """Commit what the candidate made of a shard."""
-        tagged = table.replace_schema_metadata({_FINGERPRINT: fingerprint.encode()})
+        origin = {
+            "fingerprint": replies.fingerprint,
+            "engine": replies.engine,
+            "engine_seconds": replies.engine_seconds,
+        }
+        tagged = replies.table.replace_schema_metadata({_ORIGIN: json.dumps(origin).encode()})
         _commit_table(self._shard_path("replies", shard, "parquet"), tagged)
 
-    def read_replies(self, shard: Shard, *, fingerprint: str) -> pa.Table | None:
+    def read_replies(self, shard: Shard, *, fingerprint: str) -> Replies | None:
         """Return the replies of a shard; None where there are none made under this fingerprint."""
-        path = self._shard_path("replies", shard, "parquet")
         try:
-            table = pq.read_table(path, partitioning=None)
+            table = pq.read_table(self._shard_path("replies", shard, "parquet"), partitioning=None)
         except (FileNotFoundError, pa.ArrowInvalid):
             return None
-        found = (table.schema.metadata or {}).get(_FINGERPRINT, b"").decode()
-        return table if found == fingerprint else None
+        origin = json.loads((table.schema.metadata or {}).get(_ORIGIN, b"{}"))
+        if origin.get("fingerprint") != fingerprint:
+            return None
+        return Replies(table, fingerprint, origin["engine"], origin["engine_seconds"])
 
-    def commit_records(self, shard: Shard, table: pa.Table) -> None:
-        """Commit one row per example of a shard."""
-        _commit_table(self._shard_path("records", shard, "parquet"), table)
+    def commit_scores(self, receipt: Receipt, records: pa.Table) -> None:
+        """Commit one row per example of a shard, then its receipt: from here on it is done."""
+        shard = receipt.shard
+        _commit_table(self._shard_path("records", shard, "parquet"), records)
+        text = json.dumps(asdict(receipt), ensure_ascii=False, allow_nan=False)
+        _commit(self._shard_path("states", shard, "json"), text.encode())
+        with suppress(FileNotFoundError):
+            self._shard_path("attempts", shard, "json").unlink()
 
     def read_records(self, shard: Shard) -> pa.Table:
         """Return the records of a finished shard."""
         return pq.read_table(self._shard_path("records", shard, "parquet"), partitioning=None)
-
-    def commit_receipt(self, receipt: Receipt) -> None:
-        """Commit a shard's receipt: from here on it is done."""
-        text = json.dumps(asdict(receipt), ensure_ascii=False, allow_nan=False)
-        _commit(self._shard_path("states", receipt.shard, "json"), text.encode())
-        with suppress(FileNotFoundError):
-            self._shard_path("attempts", receipt.shard, "json").unlink()
 
     def read_receipt(self, shard: Shard) -> Receipt | None:
         """Return a shard's receipt, or None where there is none, or none that can be read."""
