@@ -7,7 +7,7 @@ strict: an unknown key, a wrong type or a contradiction is refused with the file
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -23,25 +23,38 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 
 
 class ModelConfig(Strict):
-    """The model: a local directory (`path`) or a hub id (`id`, with `revision`)."""
+    """The model: a local directory (`path`), a hub id (`id`, with `revision`), or the demo's."""
 
     path: str | None = None
     id: str | None = None
+    demo: bool = False
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_model_len: int | None = Field(default=None, ge=2)
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        if (self.path is None) == (self.id is None):
-            raise ValueError("give exactly one of path (a local directory) and id (a hub id)")
-        if self.path is not None and self.revision is not None:
+        if (self.path is not None) + (self.id is not None) + self.demo != 1:
+            raise ValueError(
+                "give exactly one of path (a local directory), id (a hub id) and demo: true"
+            )
+        if self.id is None and self.revision is not None:
             raise ValueError("revision goes with id; a local directory has none")
         return self
 
-    def ref(self) -> ModelRef:
-        """Return the model as engines take it; local paths are made absolute."""
-        path = None if self.path is None else str(Path(self.path).expanduser().absolute())
+    def ref(self, *, say: Callable[[str], None]) -> ModelRef:
+        """Return the model as engines take it; fetches the demo's, makes local paths absolute.
+
+        Raises:
+            RavevalError: the demo model cannot be fetched.
+        """
+        path = self.path
+        if self.demo:
+            from raveval import demo_model
+
+            path = str(demo_model.fetch(say=say))
+        if path is not None:
+            path = str(Path(path).expanduser().absolute())
         return ModelRef(path, self.id, self.revision, self.dtype, self.max_model_len)
 
 
@@ -84,10 +97,8 @@ class EvaluateConfig(Strict):
     @field_validator("model", "judge", mode="before")
     @classmethod
     def _model_shorthand(cls, value: Any) -> Any:
-        """A plain string is a directory where one exists, else a hub id."""
-        if not isinstance(value, str):
-            return value
-        return {"path": value} if looks_local(value) else {"id": value}
+        """A plain string is `demo`, a directory where one exists, or else a hub id."""
+        return model_source(value) if isinstance(value, str) else value
 
     @field_validator("engine", mode="before")
     @classmethod
@@ -167,11 +178,10 @@ def config_from_flags(
     Raises:
         ConfigError: as `load_config`.
     """
-    source = {"path": model} if looks_local(model) else {"id": model}
     shared = _given(task_options)
     content = {
         "evaluate": {
-            "model": {**source, **_given(model_options)},
+            "model": {**model_source(model), **_given(model_options)},
             "engine": {"name": engine, "options": dict(engine_options or {})},
             "tasks": [{"task": task, **shared} for task in tasks],
             **_given(evaluate_options),
@@ -179,6 +189,13 @@ def config_from_flags(
         "run": {"output": output, **_given(run_options)},
     }
     return validate(RunConfig, content, where="flags")
+
+
+def model_source(model: str) -> dict[str, Any]:
+    """Return what a model's name means: `demo`, a directory (or written like one), or a hub id."""
+    if model == "demo":
+        return {"demo": True}
+    return {"path": model} if looks_local(model) else {"id": model}
 
 
 def looks_local(model: str) -> bool:

@@ -15,12 +15,13 @@ from typing import Any
 
 from raveval import __version__, registry, tasks
 from raveval.config import EvaluateConfig, RunConfig, TaskConfig, engine_options
-from raveval.errors import ConfigError, MismatchError, Refused, ResourceError, nearest
+from raveval.errors import ConfigError, MismatchError, ModelError, Refused, ResourceError, nearest
 from raveval.evaluate import load_metric, load_protocol
 from raveval.fingerprint import digest, directory_digest, first_difference, plain
+from raveval.lengths import lengths, overlong_message
 from raveval.protocols import EvaluationProtocol, TaskSettings, schema
 from raveval.store import RunDirectory, shards_of
-from raveval.types import Example, Failure, ModelRef, Reply, Request, Shard, Status
+from raveval.types import Example, ModelRef, Shard
 
 
 def score_fingerprint(reply: Mapping[str, Any], score: Mapping[str, Any]) -> str:
@@ -34,6 +35,7 @@ class PlannedTask:
 
     `examples` stand in their fixed pseudo-random order (by the hash of their id); `reply` and
     `score` are what the fingerprints are made of, so that a mismatch can name its key.
+    `longest_tokens` is None where every example surely fits, by its bytes alone.
     """
 
     name: str
@@ -46,7 +48,7 @@ class PlannedTask:
     reply: Mapping[str, Any]
     score: Mapping[str, Any]
     n_overlong: int = 0
-    longest_tokens: int = 0
+    longest_tokens: int | None = None
 
     @property
     def reply_fingerprint(self) -> str:
@@ -105,9 +107,10 @@ class Plan:
         ]
         for task in self.tasks:
             overlong = f", {task.n_overlong} too long" if task.n_overlong else ""
+            longest = f", longest {task.longest_tokens} tokens" if task.longest_tokens else ""
             lines.append(
                 f"task    {task.name}: {len(task.examples)} examples, {task.protocol}, "
-                f"{task.num_fewshot}-shot, longest {task.longest_tokens} tokens{overlong}"
+                f"{task.num_fewshot}-shot{longest}{overlong}"
             )
         return lines
 
@@ -127,9 +130,14 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
     _check_local_resources(config)
     directory = RunDirectory(config.run.output)
     _check_writable(directory.path)
-    model = evaluate.model.ref()
+    model = evaluate.model.ref(say=say)
     engine = registry.load("engines", evaluate.engine.name)
     encoder = engine.encoder(model, options)
+    if evaluate.chat and not encoder.has_chat_template:
+        raise ModelError(
+            f"evaluate.chat: {model.name} has no chat template; leave chat out to ask with plain "
+            "prompts"
+        )
     identity = {
         "model": _model_identity(model),
         "engine": {
@@ -142,7 +150,7 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
     planned = []
     for entry in evaluate.tasks:
         say(f"preparing {entry.name or entry.task}")
-        planned.append(_plan_task(entry, evaluate, identity, encoder.size, encoder.max_model_len))
+        planned.append(_plan_task(entry, evaluate, identity, encoder))
     shard_sizes = _reconcile(directory, planned, config.run.shard_size)
     return Plan(config, model, encoder.max_model_len, tuple(planned), shard_sizes)
 
@@ -151,8 +159,7 @@ def _plan_task(
     entry: TaskConfig,
     evaluate: EvaluateConfig,
     identity: Mapping[str, Any],
-    size: Callable[[Request], int],
-    max_model_len: int,
+    encoder: Any,
 ) -> PlannedTask:
     task = tasks.load_task(entry.task)
     name = entry.name or task.name
@@ -168,20 +175,14 @@ def _plan_task(
         chat=evaluate.chat,
         system_prompt=evaluate.system_prompt,
     )
-    num_fewshot = task.num_fewshot if entry.num_fewshot is None else entry.num_fewshot
+    num_fewshot = tasks.num_fewshot(task, options)
     loaded = tasks.load_examples(task, options, seed=evaluate.seed)
     examples = tuple(sorted(loaded, key=lambda example: (example.row_key, example.id)))
-    settings = TaskSettings(
-        sampling=task.sampling,
-        scoring=task.scoring,
-        no_answer=task.no_answer,
-        may_truncate=task.may_truncate,
-        seed=evaluate.seed,
-    )
-    sizes = asyncio.run(_sizes(examples, protocol, settings, size))
-    too_long = [(e, n) for e, n in zip(examples, sizes, strict=True) if n > max_model_len]
+    settings = task.settings(seed=evaluate.seed)
+    n_tokens = asyncio.run(lengths(examples, protocol, settings, encoder))
+    too_long = {id: n for id, n in n_tokens.items() if n > encoder.max_model_len}
     if too_long and evaluate.on_overlong == "refuse" and not task.may_truncate:
-        raise ConfigError(_overlong_message(name, too_long, len(examples), max_model_len))
+        raise ConfigError(overlong_message(name, too_long, len(examples), encoder.max_model_len))
     return PlannedTask(
         name=name,
         protocol=task.protocol,
@@ -205,39 +206,7 @@ def _plan_task(
         ),
         score={"metrics": {metric: load_metric(metric).version for metric in metrics}},
         n_overlong=len(too_long),
-        longest_tokens=max(sizes, default=0),
-    )
-
-
-async def _sizes(
-    examples: Sequence[Example],
-    protocol: EvaluationProtocol,
-    settings: TaskSettings,
-    size: Callable[[Request], int],
-) -> list[int]:
-    """Return the tokens each example needs, by asking its questions of a measuring stick."""
-    sizes = []
-    for example in examples:
-        needed = [0]
-
-        async def measure(request: Request, needed: list[int] = needed) -> Reply:
-            needed.append(size(request))
-            return Failure(Status.INVALID, "only measured")
-
-        await protocol.answer(example, measure, settings)
-        sizes.append(max(needed))
-    return sizes
-
-
-def _overlong_message(
-    task: str, too_long: Sequence[tuple[Example, int]], n_examples: int, max_model_len: int
-) -> str:
-    example, n_tokens = max(too_long, key=lambda pair: pair[1])
-    return (
-        f"task {task!r}: {len(too_long)} of {n_examples} examples do not fit the model's context "
-        f"of {max_model_len} tokens; the longest, {example.id!r}, needs {n_tokens}. Raise "
-        "max_model_len, ask for fewer shots, or set on_overlong: count to evaluate the others "
-        "and count these as overlong"
+        longest_tokens=max(n_tokens.values(), default=None),
     )
 
 

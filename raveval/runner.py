@@ -23,6 +23,7 @@ from raveval.reduce import reduce_run
 from raveval.scoring import score_shard
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Results, Sampling, Shard
+from raveval.worker import WorkerSpec
 
 Config = RunConfig | Mapping[str, Any] | str | Path
 Say = Callable[[str], None]
@@ -197,7 +198,7 @@ def _execute(
     say: Say,
 ) -> None:
     evaluate, section = planned.config.evaluate, planned.config.run
-    spec = pipeline.WorkerSpec(
+    spec = WorkerSpec(
         directory=str(directory.path.absolute()),
         session=uuid.uuid4().hex[:12],
         engine=evaluate.engine.name,

@@ -1,0 +1,92 @@
+"""Finds the prompts that do not fit a model's context before the model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from raveval.protocols import EvaluationProtocol, TaskSettings
+from raveval.types import (
+    Example,
+    Failure,
+    Generate,
+    Prompt,
+    Reply,
+    Request,
+    ScoreDocument,
+    Status,
+)
+
+_SHORT_IN_A_ROW = 200
+
+
+class Encoder(Protocol):
+    """What an engine's module knows of a model's tokens without loading it."""
+
+    max_model_len: int
+
+    def size(self, request: Request) -> int:
+        """Return the tokens that a request needs, output included."""
+        ...
+
+
+async def lengths(
+    examples: Sequence[Example],
+    protocol: EvaluationProtocol,
+    settings: TaskSettings,
+    encoder: Encoder,
+) -> dict[str, int]:
+    """Return the tokens that examples need, by id, found by asking a measuring stick.
+
+    A token covers at least one byte, so short examples surely fit and are not encoded. Of the
+    others the longest in bytes come first, and once many in a row need less than half of the
+    context the rest is taken to fit: should one not, the engine still counts it as overlong.
+    """
+    requests: dict[str, list[Request]] = {}
+    for example in examples:
+        asked = requests.setdefault(example.id, [])
+
+        async def note(request: Request, asked: list[Request] = asked) -> Reply:
+            asked.append(request)
+            return Failure(Status.INVALID, "only measured")
+
+        await protocol.answer(example, note, settings)
+    n_bytes = {id: max(map(_upper_bound, asked), default=0) for id, asked in requests.items()}
+    lengths: dict[str, int] = {}
+    n_short = 0
+    for id in sorted(requests, key=lambda id: -n_bytes[id]):
+        if n_bytes[id] <= encoder.max_model_len or n_short >= _SHORT_IN_A_ROW:
+            break
+        lengths[id] = max(encoder.size(request) for request in requests[id])
+        n_short = n_short + 1 if lengths[id] <= encoder.max_model_len // 2 else 0
+    return lengths
+
+
+def _upper_bound(request: Request) -> int:
+    """Return more tokens than a plain request can need; chat turns add a template of its own."""
+    if isinstance(request, ScoreDocument):
+        return 0  # goes in windows, and always fits
+    if isinstance(request, Generate):
+        return _prompt_bytes(request.prompt) + request.sampling.max_output_tokens
+    longest = max((len(text.encode()) for text in request.continuations), default=0)
+    contexts = [request.context, request.unconditional_context or ""]
+    return max(map(_prompt_bytes, contexts)) + longest
+
+
+def _prompt_bytes(prompt: Prompt) -> int:
+    if isinstance(prompt, str):
+        return len(prompt.encode("utf-8", "surrogatepass")) + 8
+    return sum(len(m.content.encode("utf-8", "surrogatepass")) + 64 for m in prompt) + 512
+
+
+def overlong_message(
+    task: str, too_long: Mapping[str, int], n_examples: int, max_model_len: int
+) -> str:
+    """Say which prompts do not fit, and what to do."""
+    id, n_tokens = max(too_long.items(), key=lambda pair: pair[1])
+    return (
+        f"task {task!r}: {len(too_long)} of {n_examples} examples do not fit the model's context "
+        f"of {max_model_len} tokens; the longest, {id!r}, needs {n_tokens}. Raise "
+        "max_model_len, ask for fewer shots, or set on_overlong: count to evaluate the others "
+        "and count these as overlong"
+    )
