@@ -4,7 +4,15 @@ Values in, text out: nothing here reads a run directory, starts an engine or kno
 become percents here and nowhere else. Text from models and data is shown, never interpreted.
 """
 
-from raveval.report.files import from_json, to_csv, to_json
-from raveval.report.render import print_table, to_markdown
+from raveval.report.files import from_json, metrics_to_json, to_csv, to_json
+from raveval.report.render import print_metrics, print_table, to_markdown
 
-__all__ = ["from_json", "print_table", "to_csv", "to_json", "to_markdown"]
+__all__ = [
+    "from_json",
+    "metrics_to_json",
+    "print_metrics",
+    "print_table",
+    "to_csv",
+    "to_json",
+    "to_markdown",
+]

@@ -68,6 +68,22 @@ def to_json(results: Results) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
+def metrics_to_json(
+    metrics: Mapping[str, Estimate], *, n_rows: int, notes: Mapping[str, int]
+) -> str:
+    """Return metrics that belong to no run (`raveval measure --json`) as strict JSON.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    content = {
+        "metrics": {name: _estimate_content(value) for name, value in metrics.items()},
+        "n_rows": n_rows,
+        "notes": dict(notes),
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
 def from_json(text: str) -> Results:
     """Return the results that `to_json` wrote.
 

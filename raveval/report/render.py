@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,12 @@ from raveval.report.tables import (
     group_table,
     header_line,
     macro_lines,
+    metric_table,
     missing_lines,
     result_table,
     usage_table,
 )
-from raveval.types import Results, TaskResults
+from raveval.types import Estimate, Results, TaskResults
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +39,19 @@ def print_table(results: Results, console: Console) -> None:
     print_cells(result_table(results), console)
     for line in (*macro_lines(results), *missing_lines(results)):
         _print_line(console, line)
+
+
+def print_metrics(
+    metrics: Mapping[str, Estimate],
+    *,
+    n_rows: int,
+    notes: Mapping[str, int],
+    console: Console,
+) -> None:
+    """Print metrics that belong to no run (`raveval measure`), and what became of the rows."""
+    print_cells(metric_table(metrics), console)
+    remarks = (f"{plain(note).replace('_', ' ')}: {n}" for note, n in notes.items())
+    _print_line(console, "; ".join((f"{n_rows} rows", *remarks)))
 
 
 def print_cells(table: Table, console: Console) -> None:

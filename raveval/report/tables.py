@@ -140,12 +140,14 @@ def header_line(results: Results) -> str:
 
 
 def _scalars(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
-    """Yield the settings that fit on a line; lists and what is unset stay in results.json."""
+    """Yield the settings that fit on a line; what is unset and plain lists stay in results.json."""
     for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _scalars(value, f"{prefix}{key}.")
-        elif isinstance(value, str | int | float):
-            yield f"{prefix}{key}", value
+        sections = value if isinstance(value, list) else [value]
+        for section in sections:
+            if isinstance(section, Mapping):
+                yield from _scalars(section, f"{prefix}{key}.")
+            elif section is value and isinstance(section, str | int | float):
+                yield f"{prefix}{key}", section
 
 
 def _task_rows(name: str, task: TaskResults) -> Iterator[tuple[str, ...]]:
@@ -211,7 +213,7 @@ def macro_lines(results: Results, *, only: str | None = None) -> Iterator[str]:
             macro = value_text(Estimate(mean, found[0].unit, len(values)))
             yield (
                 f"{plain(name)}: the table pools all examples; "
-                f"the unweighted mean over {len(values)} groups is {metric} {macro}"
+                f"the unweighted mean over {len(values)} groups is {plain(metric)} {macro}"
             )
 
 

@@ -1,0 +1,112 @@
+"""Declares the flags that `raveval run` and `raveval plan` share, with their help."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+WHERE = "Where it runs (moves no number)"
+
+
+class Overlong(StrEnum):
+    """What to do with prompts that do not fit the model's context."""
+
+    REFUSE = "refuse"
+    COUNT = "count"
+
+
+def evaluation_flags(
+    config: Annotated[
+        Path | None,
+        typer.Argument(metavar="CONFIG", help="A config file; or give flags.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-M", help="A model directory or a hub id."),
+    ] = None,
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option("--tasks", "-t", help="Tasks, separated by commas; see `raveval tasks`."),
+    ] = None,
+    num_fewshot: Annotated[
+        int | None,
+        typer.Option("--num-fewshot", "-f", help="Shots in each prompt (default: the task's)."),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option("--limit", "-L", help="Only the first N examples of each task."),
+    ] = None,
+    output_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--output-path",
+            "-o",
+            rich_help_panel=WHERE,
+            help="The run directory to write or to go on with.",
+        ),
+    ] = None,
+    engine: Annotated[
+        str | None,
+        typer.Option("--engine", help="vllm (default) or transformers."),
+    ] = None,
+    model_args: Annotated[
+        str | None,
+        typer.Option("--model-args", "-a", help="revision=…,dtype=…,max_model_len=…, and so on."),
+    ] = None,
+    engine_args: Annotated[
+        str | None,
+        typer.Option("--engine-args", help="The engine's options, as key=value,key=value."),
+    ] = None,
+    apply_chat_template: Annotated[
+        bool,
+        typer.Option("--apply-chat-template", help="Send prompts through the chat template."),
+    ] = False,
+    system_instruction: Annotated[
+        str | None,
+        typer.Option("--system-instruction", help="The system prompt of chat prompts."),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option("--seed", help="Seed of shots and sampling (default: 1234).")
+    ] = None,
+    path: Annotated[
+        Path | None,
+        typer.Option("--path", help="Local data for the task (JSONL, Parquet, CSV, SQuAD JSON)."),
+    ] = None,
+    fewshot_path: Annotated[
+        Path | None, typer.Option("--fewshot-path", help="Local data that the shots come from.")
+    ] = None,
+    on_overlong: Annotated[
+        Overlong | None,
+        typer.Option("--on-overlong", help="Prompts too long for the model: refuse, or count."),
+    ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            "--replicas", rich_help_panel=WHERE, help="Copies of the model, each in its own actor."
+        ),
+    ] = None,
+    cpus_per_replica: Annotated[
+        float | None,
+        typer.Option(
+            "--cpus-per-replica", rich_help_panel=WHERE, help="CPUs that each copy reserves."
+        ),
+    ] = None,
+    gpus_per_replica: Annotated[
+        float | None,
+        typer.Option(
+            "--gpus-per-replica", rich_help_panel=WHERE, help="GPUs that each copy reserves."
+        ),
+    ] = None,
+    shard_size: Annotated[
+        int | None, typer.Option("--shard-size", rich_help_panel=WHERE, help="Examples in a shard.")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option("--address", rich_help_panel=WHERE, help="The Ray cluster to attach to."),
+    ] = None,
+    batch_size: Annotated[str | None, typer.Option("--batch-size", "-b", hidden=True)] = None,
+) -> None:
+    """Declare the flags; what they say is read by `raveval.flags`."""
