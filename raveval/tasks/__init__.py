@@ -1,0 +1,381 @@
+r"""What a task is: a benchmark as data, one YAML file with its card.
+
+The catalogue's tasks have names (`raveval tasks` lists them); your own is a file ending in .yaml,
+and its name is the file's. A whole one:
+
+    # capitals.yaml
+    protocol: multiple_choice
+    card:
+      description: Capitals of Europe, four choices.
+      license: CC0-1.0
+    source:
+      path: capitals.jsonl         # {"country": "France", "options": ["Lyon", "Paris"], "right": 1}
+    prompt: "Question: What is the capital of {{ country }}?\nAnswer:"
+    choices: options
+    gold: right
+
+Templates (see `raveval.templates`) come in two kinds: a *text* is Jinja, an *expression* is what
+would stand between the braces. The row's columns are their variables.
+
+General keys:
+
+    protocol        multiple_choice (also classification and entailment), question_answering,
+                    language_modelling, or the dotted name of your own module
+    version         raise it when the task's numbers can change (default 1)
+    card            description, homepage, license, paper, language, kind, notes: for readers
+    source          where the rows are, below
+    id              expression; default: the column `id`, else the row's number from 0
+    group           expression: the subject, for numbers by group
+    cluster         expression: what examples have in common that are not independent (a passage)
+    metrics         list of metric families; default: the protocol's own
+    may_truncate    true: a prompt that is too long loses its beginning, and is counted as
+                    truncated; false (default): it is counted as overlong, and is missing
+
+source, one of two, and how to read it:
+
+    path            file or folder, relative to the task file: .jsonl .json .csv .tsv .parquet .txt
+                    .raw .md, each also with .gz; SQuAD's JSON becomes rows of id, title, context,
+                    question, answers.text, is_impossible; cells of CSV are text
+    hub             dataset on the hub; with `config`, `revision` (default main) and `split`
+    format          jsonl json squad csv tsv parquet text, where the file's ending does not tell
+    documents       plain text: one document per `file` (default), `line`, or WikiText `article`
+    split_on        plain text: the string between two documents
+
+multiple_choice:
+
+    prompt          text: the context that all choices follow
+    choices         expression that gives a list of texts, or a list of text templates
+    gold            expression: index of the right choice, from 0
+    unconditional   text: the context of `accuracy_unconditional`, say "Answer:"; without it, that
+                    scoring is not measured
+    scoring         which scoring `accuracy` is: raw (default), per_token, per_char, per_byte,
+                    unconditional
+
+question_answering:
+
+    prompt          text: what the model completes
+    references      expression: list of the answers that count as right
+    answer          text: what a shot shows as its answer; default: the first reference
+    no_answer       what the model has to say where there is no answer; without it, a row without
+                    references is an error
+    sampling        max_output_tokens (default 64), stop (default ["\n"]), temperature (0.0),
+                    top_p (1.0)
+
+language_modelling, whole documents or the end of a context:
+
+    text            text: the document, scored whole
+    counted_text    text: what words, bytes and characters are counted on, where `text` was changed
+                    from the original; default: `text`
+    prompt, continuation    texts: instead of `text`; the continuation alone is scored
+
+Shots and layout:
+
+    instruction     text that stands once before shots and question (chat: in the first user turn)
+    boundary        what stands between a prompt and its continuation (default one space). Trailing
+                    spaces of a prompt go with it to the continuation: a context never ends in one
+    fewshot         num (default 0), split (hub) or path (local) of the pool, order: random
+                    (default) or first, within_group: true draws from the example's own group,
+                    separator (default a blank line)
+
+Shots are a function of the run's seed and the example's id alone, and never hold the example itself
+nor another with the same prompt. With the file that a user gives (`path:` of a run), they come from
+`fewshot_path` or from the same file. In a chat each shot is a user turn and an assistant turn, and
+continuations lose the boundary, since the chat template's own text ends the context.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from raveval import registry, templates
+from raveval.errors import ConfigError, nearest
+from raveval.strict_yaml import Strict, read_yaml, validate
+from raveval.tasks.source import Documents, Format
+from raveval.types import Example, Sampling
+
+CATALOG = Path(__file__).parent / "catalog"
+
+_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # protocol: the keys it needs, the keys it may have beside the general ones
+    "multiple_choice": (("prompt", "choices", "gold"), ("unconditional", "scoring")),
+    "question_answering": (("prompt", "references"), ("answer", "no_answer", "sampling")),
+    "language_modelling": ((), ("text", "counted_text", "prompt", "continuation")),
+}
+_PROTOCOL_KEYS = frozenset(key for keys in _KEYS.values() for part in keys for key in part)
+
+_OTHER_NAMES = {
+    "task": "the file's name is the task's name",
+    "name": "the file's name is the task's name",
+    "output_type": "write `protocol`",
+    "dataset_path": "write `source: {hub: …}` or `source: {path: …}`",
+    "dataset_name": "write `source: {config: …}`",
+    "test_split": "write `source: {split: …}`",
+    "validation_split": "write `source: {split: …}`",
+    "fewshot_split": "write `fewshot: {split: …}`",
+    "num_fewshot": "write `fewshot: {num: …}`",
+    "doc_to_text": "write `prompt`",
+    "doc_to_target": "write `gold` (multiple_choice), `references` or `text`",
+    "doc_to_choice": "write `choices`",
+    "description": "write `card: {description: …}`, or `instruction` for text before the shots",
+    "generation_kwargs": "write `sampling`",
+    "metric_list": "write `metrics`, a list of names",
+    "target_delimiter": "write `boundary`",
+    "fewshot_delimiter": "write `fewshot: {separator: …}`",
+}
+"""Keys that users know from the LM Evaluation Harness."""
+
+
+def _text(source: str) -> str:
+    try:
+        templates.text(source)
+    except ConfigError as exc:
+        raise ValueError(str(exc)) from exc
+    return source
+
+
+def _expression(source: str) -> str:
+    try:
+        templates.expression(source)
+    except ConfigError as exc:
+        raise ValueError(str(exc)) from exc
+    return source
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Expression = Annotated[str, AfterValidator(_expression)]
+Strings = Annotated[tuple[str, ...], Field(strict=False)]
+Texts = Annotated[tuple[Text, ...], Field(strict=False)]
+
+
+class Card(Strict):
+    """What a reader should know; nothing here moves a number."""
+
+    description: str = ""
+    homepage: str = ""
+    license: str = ""
+    paper: str = ""
+    language: str = ""
+    kind: str = ""
+    notes: str = ""
+
+
+class Source(Strict):
+    """Where the rows are."""
+
+    path: str | None = None
+    hub: str | None = None
+    config: str | None = None
+    revision: str = "main"
+    split: str | None = None
+    format: Format | None = None
+    documents: Documents = "file"
+    split_on: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.path is None) == (self.hub is None):
+            raise ValueError("give one of `path` and `hub`")
+        if self.hub is not None and self.split is None:
+            raise ValueError("a dataset of the hub needs its `split`")
+        if self.path is not None and (self.config or self.split):
+            raise ValueError("`config` and `split` belong to a dataset of the hub, not to a `path`")
+        return self
+
+
+class Fewshot(Strict):
+    """Where shots come from and how many are shown."""
+
+    num: Annotated[int, Field(ge=0)] = 0
+    split: str | None = None
+    path: str | None = None
+    order: Literal["random", "first"] = "random"
+    within_group: bool = False
+    separator: str = "\n\n"
+
+
+class SamplingSection(Strict):
+    """How answers are generated."""
+
+    max_output_tokens: Annotated[int, Field(ge=1)] = 64
+    stop: Strings = ("\n",)
+    temperature: Annotated[float, Field(ge=0, strict=False)] = 0.0
+    top_p: Annotated[float, Field(gt=0, le=1, strict=False)] = 1.0
+
+
+class Task(Strict):
+    """One benchmark; the keys are documented at the top of this module."""
+
+    name: str
+    protocol: str
+    version: Annotated[int, Field(ge=1)] = 1
+    card: Card = Card()
+    source: Source
+    id: Expression | None = None
+    group: Expression | None = None
+    cluster: Expression | None = None
+    metrics: Strings | None = None
+    may_truncate: bool = False
+    instruction: Text = ""
+    prompt: Text | None = None
+    boundary: str = " "
+    choices: Expression | Texts | None = None
+    gold: Expression | None = None
+    unconditional: Text | None = None
+    scoring: Literal["raw", "per_token", "per_char", "per_byte", "unconditional"] = "raw"
+    references: Expression | None = None
+    answer: Text | None = None
+    no_answer: str | None = None
+    sampling_section: SamplingSection = Field(default=SamplingSection(), alias="sampling")
+    text: Text | None = None
+    counted_text: Text | None = None
+    continuation: Text | None = None
+    fewshot: Fewshot = Fewshot()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.protocol in _KEYS:
+            self._check_keys()
+        elif "." not in self.protocol:
+            known = {*_KEYS, *registry.names("protocols")}
+            if self.protocol not in known:
+                raise ValueError(f"protocol {self.protocol!r}: {nearest(self.protocol, known)}")
+        if self.scoring == "unconditional" and self.unconditional is None:
+            raise ValueError("scoring: unconditional needs `unconditional`, the bare context")
+        if self.fewshot.within_group and self.group is None:
+            raise ValueError("fewshot.within_group needs `group`")
+        return self
+
+    def _check_keys(self) -> None:
+        needed, optional = _KEYS[self.protocol]
+        if self.protocol == "language_modelling":
+            needed = ("text",) if self.text is not None else ("prompt", "continuation")
+            optional = ("counted_text",) if self.text is not None else ()
+            if self.text is not None and self.fewshot.num:
+                raise ValueError("fewshot: a document is scored as it stands, without shots")
+        missing = [key for key in needed if getattr(self, key) is None]
+        if missing:
+            keys = ", ".join(missing)
+            either = " (or `text`)" if self.protocol == "language_modelling" else ""
+            raise ValueError(f"{keys}: missing{either}; protocol {self.protocol} needs it")
+        given = {"sampling" if key == "sampling_section" else key for key in self.model_fields_set}
+        useless = (given & _PROTOCOL_KEYS) - {*needed, *optional}
+        if useless:
+            keys = ", ".join(sorted(useless))
+            raise ValueError(f"{keys}: protocol {self.protocol} has no use for it")
+
+    @property
+    def sampling(self) -> Sampling:
+        """How answers are generated, as requests carry it."""
+        section = self.sampling_section
+        return Sampling(
+            max_output_tokens=section.max_output_tokens,
+            temperature=section.temperature,
+            top_p=section.top_p,
+            stop=section.stop,
+        )
+
+    @property
+    def num_fewshot(self) -> int:
+        """The task's own number of shots."""
+        return self.fewshot.num
+
+    def identity(self) -> dict[str, Any]:
+        """Return as plain JSON all of the task that can move a number.
+
+        The place of its rows is left out: the examples themselves are hashed, wherever they lie.
+        """
+        content = self.model_dump(mode="json", by_alias=True, exclude={"card", "source"})
+        content["fewshot"].pop("path")
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a run may change about a task.
+
+    Attributes:
+        path: a local file or folder instead of the task's own source.
+        limit: only the first so many rows of the source.
+        num_fewshot: how many shots; None means the task's own number.
+        fewshot_path: a local file of shots instead of the task's own pool.
+        split: another split of the hub's dataset.
+        chat: render chat turns for the model's own chat template.
+        system_prompt: the system turn of a chat.
+        fewshot_as_multiturn: in a chat, show each shot as two turns; False puts all in one.
+    """
+
+    path: str | None = None
+    limit: int | None = None
+    num_fewshot: int | None = None
+    fewshot_path: str | None = None
+    split: str | None = None
+    chat: bool = False
+    system_prompt: str | None = None
+    fewshot_as_multiturn: bool = True
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the catalogue's tasks, sorted."""
+    return tuple(sorted(file.stem for file in CATALOG.glob("*.yaml")))
+
+
+def load_task(name: str) -> Task:
+    """Read a task of the catalogue by its name, or a task file by its path (.yaml or .yml).
+
+    Raises:
+        ConfigError: no such task (with the nearest names), or a file that says what is not allowed.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return _read(Path(name))
+    if name not in names():
+        hint = nearest(name, names())
+        raise ConfigError(f"unknown task {name!r}: {hint} A task of your own is a path to a .yaml")
+    return _read(CATALOG / f"{name}.yaml")
+
+
+def _read(path: Path) -> Task:
+    content = read_yaml(path)
+    for key in content:
+        if key in _OTHER_NAMES:
+            raise ConfigError(f"{path}: {key}: unknown key; {_OTHER_NAMES[key]}")
+    if not _TASK_NAME.fullmatch(path.stem):
+        raise ConfigError(
+            f"{path}: the file's name is the task's name: letters, digits, '_', '-', '.' only"
+        )
+    for section in ("source", "fewshot"):
+        values = content.get(section)
+        if isinstance(values, dict) and isinstance(values.get("path"), str):
+            content[section] = {**values, "path": str(path.parent / values["path"])}
+    return validate(Task, {**content, "name": path.stem}, where=str(path))
+
+
+def load_examples(task: Task, options: Options, *, seed: int) -> list[Example]:
+    """Read a task's rows and render what is asked, in the order of the source.
+
+    Raises:
+        ConfigError: options that contradict each other or the task.
+        DataError: no rows, rows that the task's templates cannot read (the first are listed), ids
+            that are not unique, too few rows for the shots.
+    """
+    from raveval.tasks import rendering
+
+    return rendering.examples(task, options, seed=seed)
+
+
+def provenance(task: Task, options: Options) -> dict[str, str]:
+    """Return where a task's rows come from, for the run's own record; asks the hub for its commit.
+
+    Raises:
+        DataError: the hub does not know the dataset or cannot be reached.
+    """
+    from raveval.tasks import rendering
+
+    return rendering.provenance(task, options)
