@@ -27,12 +27,14 @@ class Metric(Protocol[State]):
     Attributes:
         name: the key, equal to the module's name.
         needs: record columns that `update` reads; `optional` ones may be absent from the table.
+        columns: the type of each of them; nullable where a row may lack the value.
         version: raised whenever a value it gives can change.
     """
 
     name: str
     needs: tuple[str, ...]
     optional: tuple[str, ...]
+    columns: tuple[pa.Field, ...]
     version: int
 
     def init(self) -> State:
@@ -55,6 +57,10 @@ class Metric(Protocol[State]):
 
     def compute(self, state: State) -> Mapping[str, Estimate]:
         """Return every estimate of the family by name; undefined ones carry their reason."""
+        ...
+
+    def notes(self, state: State) -> Mapping[str, int]:
+        """Return counts that explain the estimates (ties, examples left out), zeros omitted."""
         ...
 
     def encode(self, state: State) -> Json:

@@ -1,0 +1,237 @@
+"""Computes a metric on predictions that already exist: no model, no run, constant memory.
+
+It answers what a file of predictions is worth; how predictions are made is not its business. Rows
+are read a few thousand at a time and added to the metric's state, so that any number of files of
+any size can be measured, in any order, to the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+
+from raveval import registry
+from raveval.errors import ConfigError, DataError, nearest
+from raveval.metrics import Metric
+from raveval.metrics._columns import conform
+from raveval.prediction_files import ABSENT, JsonRows, Rows, read_rows, read_squad, table_rows
+from raveval.types import Estimate, Status
+
+Source: TypeAlias = pa.Table | str | Path | Sequence[str | Path]
+"""A table in memory, or files of predictions (JSON Lines, JSON or Parquet)."""
+
+_STATUS = "status"
+_SQUAD_COLUMNS = {"prediction", "references"}
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """What predictions are worth.
+
+    Attributes:
+        metrics: every estimate of the metric, by name.
+        n_rows: rows read, those left out included.
+        notes: counts that explain the numbers: rows left out by status, ties, unanswered
+            questions, predictions for no question ("surplus"); zeros are omitted.
+    """
+
+    metrics: Mapping[str, Estimate]
+    n_rows: int
+    notes: Mapping[str, int]
+
+
+def measure(
+    metric: str,
+    source: Source | None = None,
+    *,
+    columns: Mapping[str, str] | None = None,
+    references: str | Path | None = None,
+    predictions: str | Path | None = None,
+) -> Measurement:
+    """Compute a metric on existing predictions.
+
+    Args:
+        metric: a metric's name; a dotted one reaches a module of your own.
+        source: a table, or the path or paths of files.
+        columns: which field of the source holds a column of the metric, where the names differ;
+            a path such as `prediction.text` leads into nested values.
+        references: an official SQuAD dataset (v1.1 for the metric squad, v2.0 for squad2), in place
+            of `source`; with `predictions`, the official mapping from question id to answer.
+        predictions: see `references`.
+
+    Rows whose `status` says that they were not scored are left out and counted. An unanswered
+    question of the official pair scores 0; a prediction for no question is ignored; both are noted.
+
+    Raises:
+        ConfigError: no such metric or column, or arguments that do not go together.
+        DataError: a file or field is missing or malformed; the message says which line.
+
+    >>> table = pa.table({"prediction": ["the cat"], "references": [["A cat!", "dog"]]})
+    >>> measure("squad", table).metrics["f1"].value
+    1.0
+    """
+    plugin = _load(metric)
+    notes: dict[str, int] = {}
+    if references is not None or predictions is not None:
+        rows = _official_pair(plugin, source, columns, references, predictions, notes)
+    else:
+        rows = _all_rows(source)
+    mapping = dict(columns or {})
+    _check_columns(plugin, mapping)
+    state, n_rows = plugin.init(), 0
+    for part in rows:
+        n_rows += len(part)
+        scored = _scored(part, mapping, notes)
+        if len(scored):
+            state = _updated(plugin, state, scored, mapping)
+    if n_rows == 0 and not isinstance(source, pa.Table):
+        raise DataError(f"{source}: there are no rows in it")
+    notes |= plugin.notes(state)
+    return Measurement(plugin.compute(state), n_rows, {k: n for k, n in notes.items() if n})
+
+
+def _load(name: str) -> Metric[Any]:
+    module = registry.load("metrics", name)
+    plugin: Metric[Any] | None = getattr(module, "METRIC", None)
+    if plugin is None:
+        raise ConfigError(f"{name!r} is no metric: the module has no METRIC")
+    return plugin
+
+
+def _all_rows(source: Source | None) -> Iterator[Rows]:
+    if source is None or (isinstance(source, Sequence) and not source):
+        raise ConfigError("nothing to measure: give a table or files of predictions")
+    if isinstance(source, pa.Table):
+        return table_rows(source)
+    paths = [source] if isinstance(source, str | Path) else source
+    return (rows for path in paths for rows in read_rows(Path(path)))
+
+
+def _official_pair(
+    plugin: Metric[Any],
+    source: Source | None,
+    columns: Mapping[str, str] | None,
+    references: str | Path | None,
+    predictions: str | Path | None,
+    notes: dict[str, int],
+) -> Iterator[Rows]:
+    if set(plugin.needs) != _SQUAD_COLUMNS:
+        raise ConfigError(
+            f"metric {plugin.name!r} does not read official SQuAD files (references, predictions); "
+            "use squad for v1.1, squad2 for v2.0, or give files of predictions"
+        )
+    if references is None or predictions is None:
+        given, missing = "references", "predictions"
+        if references is None:
+            given, missing = missing, given
+        raise ConfigError(f"{given} is given without {missing}: the official files are a pair")
+    if source is not None or columns:
+        raise ConfigError("give either the official pair or files of predictions, not both")
+    pair = read_squad(Path(references), Path(predictions))
+    notes["surplus"] = pair.n_surplus
+    return _in_parts(pair.rows)
+
+
+def _in_parts(rows: JsonRows, size: int = 4096) -> Iterator[Rows]:
+    for start in range(0, len(rows), size):
+        yield rows.keep(range(start, min(start + size, len(rows))))
+
+
+def _check_columns(plugin: Metric[Any], mapping: Mapping[str, str]) -> None:
+    known = (*plugin.needs, *plugin.optional, _STATUS)
+    for name in mapping:
+        if name not in known:
+            raise ConfigError(
+                f"metric {plugin.name!r} has no column {name!r}; {nearest(name, known)} (a mapping "
+                "is COLUMN=FIELD: the metric's column first, the file's field second)"
+            )
+
+
+def _scored(rows: Rows, mapping: Mapping[str, str], notes: dict[str, int]) -> Rows:
+    """Return the rows that enter the metric; count the others by status."""
+    path = mapping.get(_STATUS, _STATUS)
+    values = rows.values(path)
+    kept: list[int] = []
+    for index, value in enumerate(values.to_pylist() if isinstance(values, pa.Array) else values):
+        if value is ABSENT and _STATUS in mapping:
+            raise _missing(rows, index, _STATUS, path)
+        if value is ABSENT or value is None or _is_scored(value, rows, index):
+            kept.append(index)
+        else:
+            notes[f"status_{value}"] = notes.get(f"status_{value}", 0) + 1
+    return rows if len(kept) == len(rows) else rows.keep(kept)
+
+
+def _is_scored(value: object, rows: Rows, index: int) -> bool:
+    if not isinstance(value, str) or value not in tuple(Status):
+        raise DataError(
+            f"{rows.place(index)}: status is {value!r}; {nearest(str(value), tuple(Status))} "
+            "(a row without a status is scored)"
+        )
+    return Status(value).is_scored
+
+
+def _updated(plugin: Metric[Any], state: Any, rows: Rows, mapping: Mapping[str, str]) -> Any:
+    table = _table(plugin, rows, mapping)
+    try:
+        return plugin.update(state, table)
+    except DataError:
+        for index in range(len(table)):
+            try:
+                plugin.update(plugin.init(), table.slice(index, 1))
+            except DataError as exc:
+                raise DataError(f"{rows.place(index)}: {exc}") from exc
+        raise
+
+
+def _table(plugin: Metric[Any], rows: Rows, mapping: Mapping[str, str]) -> pa.Table:
+    """Return the metric's columns, typed; an optional one that no row has is left out."""
+    arrays: dict[str, pa.Array] = {}
+    for field in plugin.columns:
+        path = mapping.get(field.name, field.name)
+        values = rows.values(path)
+        if not isinstance(values, pa.Array):
+            absent = [index for index, value in enumerate(values) if value is ABSENT]
+            is_required = field.name in plugin.needs or field.name in mapping
+            if absent and is_required:
+                raise _missing(rows, absent[0], field.name, path)
+            if len(absent) == len(rows):
+                continue
+            values = [None if value is ABSENT else value for value in values]
+        arrays[field.name] = _typed(values, field, rows, path)
+    return pa.table(arrays)
+
+
+def _missing(rows: Rows, index: int, name: str, path: str) -> DataError:
+    present = rows.keep([index]).fields()
+    return DataError(
+        f"{rows.place(index)}: no field {path!r} for the metric's column {name!r}; "
+        f"{nearest(path, present)} Fields present: {', '.join(present)}. Name the right one with "
+        f"--map {name}=FIELD (in Python: columns={{{name!r}: FIELD}})"
+    )
+
+
+def _typed(values: Iterable[Any], field: pa.Field, rows: Rows, path: str) -> pa.Array:
+    try:
+        return _as_array(values, field)
+    except DataError as whole:
+        for index in range(len(rows)):
+            try:
+                _as_array(rows.keep([index]).values(path), field)
+            except DataError as exc:
+                raise DataError(f"{rows.place(index)}: field {path!r} as {exc}") from exc
+        raise DataError(f"{rows.place(0)} and after: field {path!r} as {whole}") from whole
+
+
+def _as_array(values: Iterable[Any], field: pa.Field) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return conform(values, field)
+    try:
+        found = pa.array([None if value is ABSENT else value for value in values])
+    except (pa.ArrowException, OverflowError, UnicodeError) as exc:
+        raise DataError(f"{field.name}: {exc}") from exc
+    return conform(found, field)

@@ -1,0 +1,201 @@
+"""Ranks the choices of many examples at once, by each of Catwalk's scorings.
+
+Choices lie flat, one example after another. A tie at the maximum is a fact that is counted, never
+broken in favour of the first choice; an example that cannot be ranked by one scoring (a choice of
+length zero, no number) is invalid there and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from raveval.errors import DataError, nearest
+from raveval.metrics._columns import column, list_of, required
+from raveval.metrics._exact import Doubles, Integers
+
+Booleans = NDArray[np.bool_]
+
+SCORINGS = ("raw", "per_token", "per_char", "per_byte", "unconditional")
+
+GOLD = pa.field("gold", pa.int32())
+LOGPROB = pa.field("logprob_nats", list_of(pa.float64(), nullable=True), nullable=False)
+SCORING = pa.field("scoring", pa.string())
+UNCONDITIONAL = pa.field("unconditional_nats", list_of(pa.float64(), nullable=True))
+LENGTHS: Mapping[str, pa.Field] = {
+    "per_token": pa.field("n_tokens", list_of(pa.int32())),
+    "per_char": pa.field("n_chars", list_of(pa.int32())),
+    "per_byte": pa.field("n_bytes", list_of(pa.int32())),
+}
+
+
+class Invalid(IntEnum):
+    """Why an example cannot be ranked by a scoring."""
+
+    NOT_MEASURED = 0  # the scoring's column is absent or null
+    NO_GOLD = 1
+    NOT_A_NUMBER = 2  # a log-likelihood is null, NaN or +infinity
+    ZERO_LENGTH = 3  # a continuation without a token, character or byte
+
+
+VALID = -1
+"""In the place of a reason: the example is ranked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The choices of n examples; `starts` are the places of the first ones, `gold` is -1 for none.
+
+    `logprob_nats` is flat and NaN where there is no log-likelihood.
+    """
+
+    starts: Integers
+    n_choices: Integers
+    gold: Integers
+    logprob_nats: Doubles
+
+    def __len__(self) -> int:
+        """Return the number of examples."""
+        return len(self.n_choices)
+
+    def any_in(self, per_choice: Booleans) -> Booleans:
+        """Return for each example whether it holds for any of its choices."""
+        return np.logical_or.reduceat(per_choice, self.starts)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Each example under one scoring; arrays of shape `(n,)`.
+
+    Attributes:
+        invalid: VALID, or why the example cannot be ranked; the rest means nothing there.
+        tied: choices that share the maximum; 1 where there is a single best one.
+        gold_is_best: whether the right choice is among those.
+        predicted: index of the best choice, the first one of a tie.
+    """
+
+    invalid: Integers
+    tied: Integers
+    gold_is_best: Booleans
+    predicted: Integers
+
+
+def read_choices(records: pa.Table) -> Choices:
+    """Return the choices of all records.
+
+    Raises:
+        DataError: an example has no choice, or a gold index beyond its choices.
+    """
+    lists = required(records, LOGPROB)
+    n_choices = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
+    if (n_choices == 0).any():
+        raise DataError("logprob_nats is an empty list: an example needs at least one choice")
+    gold = required(records, GOLD)
+    has_gold = pc.is_valid(gold).to_numpy(zero_copy_only=False)
+    index = pc.fill_null(gold, 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    is_beyond = (index < 0) | (index >= n_choices)
+    if is_beyond.any():
+        first = int(np.flatnonzero(is_beyond)[0])
+        raise DataError(
+            f"gold is {index[first]}, but the example has {n_choices[first]} choices; allowed are "
+            f"0…{n_choices[first] - 1}"
+        )
+    starts = np.cumsum(n_choices) - n_choices
+    return Choices(starts, n_choices, np.where(has_gold, index, -1), _numbers(lists))
+
+
+def rank(choices: Choices, records: pa.Table) -> Iterator[tuple[str, Ranking]]:
+    """Yield each scoring with the ranking of at least one example by it.
+
+    Raises:
+        DataError: a column has not one value for each choice, or a negative length.
+    """
+    lacks_number = choices.any_in(np.isnan(choices.logprob_nats))
+    for scoring in SCORINGS:
+        values, is_measured = _scored(choices, records, scoring)
+        lacks_value = choices.any_in(np.isnan(values))
+        invalid = np.full(len(choices), VALID)
+        # Where several reasons hold, the last one assigned is the one nearest to the cause.
+        invalid[lacks_value] = Invalid.ZERO_LENGTH if scoring in LENGTHS else Invalid.NOT_A_NUMBER
+        invalid[lacks_number] = Invalid.NOT_A_NUMBER
+        invalid[choices.gold < 0] = Invalid.NO_GOLD
+        invalid[~is_measured] = Invalid.NOT_MEASURED
+        yield scoring, _ranking(choices, values, invalid)
+
+
+def primary_scorings(records: pa.Table) -> NDArray[np.str_]:
+    """Return each example's primary scoring: its task's, or raw.
+
+    Raises:
+        DataError: there is no such scoring.
+    """
+    found = column(records, SCORING)
+    if found is None:
+        return np.full(len(records), "raw")
+    names = pc.fill_null(found, "raw")
+    for name in pc.unique(names).to_pylist():
+        if name not in SCORINGS:
+            raise DataError(f"scoring is {name!r}; {nearest(name, SCORINGS)}")
+    return np.array(names.to_pylist(), dtype=np.str_)
+
+
+def _ranking(choices: Choices, values: Doubles, invalid: Integers) -> Ranking:
+    best = np.maximum.reduceat(np.where(np.isnan(values), -np.inf, values), choices.starts)
+    at_best = values == np.repeat(best, choices.n_choices)
+    places = np.arange(len(values)) - np.repeat(choices.starts, choices.n_choices)
+    return Ranking(
+        invalid=invalid,
+        tied=np.add.reduceat(at_best.astype(np.int64), choices.starts),
+        gold_is_best=at_best[choices.starts + np.maximum(choices.gold, 0)],
+        predicted=np.minimum.reduceat(np.where(at_best, places, len(values)), choices.starts),
+    )
+
+
+def _scored(choices: Choices, records: pa.Table, scoring: str) -> tuple[Doubles, Booleans]:
+    """Return what a scoring ranks by, NaN where it has no value, and who was measured at all."""
+    given = choices.logprob_nats
+    if scoring == "raw":
+        return given, np.ones(len(choices), np.bool_)
+    if scoring == "unconditional":
+        unconditional, is_measured = _aligned(choices, records, UNCONDITIONAL)
+        with np.errstate(invalid="ignore"):  # -inf against -inf says nothing: NaN
+            return given - unconditional, is_measured
+    field = LENGTHS[scoring]
+    lengths, is_measured = _aligned(choices, records, field)
+    if (lengths < 0).any():
+        raise DataError(f"{field.name} has {int(np.nanmin(lengths))}: a length is not negative")
+    values = np.full(len(lengths), np.nan)
+    np.divide(given, lengths, out=values, where=lengths > 0)
+    return values, is_measured
+
+
+def _aligned(choices: Choices, records: pa.Table, field: pa.Field) -> tuple[Doubles, Booleans]:
+    """Return a column's values, one for each choice, and which examples it was measured for."""
+    values = np.full(len(choices.logprob_nats), np.nan)
+    lists = column(records, field)
+    if lists is None:
+        return values, np.zeros(len(choices), np.bool_)
+    lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
+    is_measured = lengths >= 0
+    differs = is_measured & (lengths != choices.n_choices)
+    if differs.any():
+        first = int(np.flatnonzero(differs)[0])
+        raise DataError(
+            f"{field.name} has {lengths[first]} values, but logprob_nats has "
+            f"{choices.n_choices[first]}; each choice needs one"
+        )
+    values[np.repeat(is_measured, choices.n_choices)] = _numbers(lists)
+    return values, is_measured
+
+
+def _numbers(lists: pa.Array) -> Doubles:
+    """Return all elements as doubles; what is no log-likelihood (null, +infinity) becomes NaN."""
+    flat = lists.flatten().cast(pa.float64())
+    doubles = pc.fill_null(flat, np.nan).to_numpy(zero_copy_only=False)
+    return np.where(doubles == np.inf, np.nan, doubles)

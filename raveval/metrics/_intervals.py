@@ -1,0 +1,148 @@
+"""Turns exact counts and moments into estimates with a standard error and a 95 % interval.
+
+Every interval describes how the number would vary over other examples drawn like these; it says
+nothing about the model's own randomness or about the choice of the benchmark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import NamedTuple
+
+from raveval.metrics._exact import Moments, root
+from raveval.types import Estimate
+
+Z95 = 1.959963984540054
+"""The 97.5 % quantile of the standard normal distribution."""
+
+
+class Interval(NamedTuple):
+    """Both ends of an interval."""
+
+    low: float
+    high: float
+
+
+class Stratum(NamedTuple):
+    """A proportion `successes / n` that enters a sum with a weight."""
+
+    weight: Fraction
+    successes: int
+    n: int
+
+
+def undefined(
+    reason: str, *, unit: str, n: int = 0, higher_is_better: bool | None = None
+) -> Estimate:
+    """Return the estimate that has no value."""
+    return Estimate(None, unit, n, reason=reason, higher_is_better=higher_is_better)
+
+
+def wilson(proportion: Fraction, n: int) -> Interval:
+    """Return Wilson's score interval of a proportion among `n` > 0 independent examples.
+
+    Wilson, JASA 22 (1927) 209-212, without continuity correction.
+    """
+    p, z2 = float(proportion), Z95 * Z95
+    centre = p + z2 / (2 * n)
+    half_width = Z95 * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
+    scale = 1 + z2 / n
+    # At the ends of the range the formula gives 0 or 1 but for rounding.
+    low = 0.0 if proportion == 0 else max(0.0, (centre - half_width) / scale)
+    high = 1.0 if proportion == 1 else min(1.0, (centre + half_width) / scale)
+    return Interval(low, high)
+
+
+def mean_stderr(mean: Fraction, mean_square: Fraction, n: int) -> float | None:
+    """Return the standard error of a mean from the sample variance; None for fewer than two."""
+    return None if n < 2 else root((mean_square - mean * mean) / (n - 1))
+
+
+def proportion(
+    successes: int | Fraction, n: int, *, squares: int | Fraction | None = None
+) -> Estimate:
+    """Return the estimate of a share of `n` examples, with Wilson's interval.
+
+    Args:
+        successes: credits in [0, 1], summed; an integer where each is 0 or 1.
+        squares: sum of the squared credits, where they are not all 0 or 1. The interval is then
+            conservative: a credit with mean p varies at most as much as a success of probability p.
+        n: examples.
+    """
+    if n == 0:
+        return undefined("n=0", unit="fraction", higher_is_better=True)
+    share = Fraction(successes) / n
+    mean_square = share if squares is None else Fraction(squares) / n
+    low, high = wilson(share, n)
+    return Estimate(
+        float(share),
+        "fraction",
+        n,
+        stderr=mean_stderr(share, mean_square, n),
+        low=low,
+        high=high,
+        interval="wilson95",
+        higher_is_better=True,
+    )
+
+
+def normal(value: float, stderr: float, *, at_least: float, at_most: float) -> Interval:
+    """Return value ± 1.96 standard errors, cut to the range the value can have."""
+    return Interval(max(at_least, value - Z95 * stderr), min(at_most, value + Z95 * stderr))
+
+
+def weighted_proportions(strata: Iterable[Stratum]) -> Interval:
+    """Return the interval of a weighted sum of independent proportions, by Wilson and MOVER.
+
+    The distances of each proportion from its own Wilson limits take the place of its standard
+    error (Zou and Donner, Statistics in Medicine 27 (2008) 1693-1702). With a single stratum it is
+    Wilson's interval times the weight. Weights are not negative.
+    """
+    value = below = above = 0.0
+    for weight, successes, n in strata:
+        w, p = float(weight), successes / n
+        low, high = wilson(Fraction(successes, n), n)
+        value += w * p
+        below += (w * (p - low)) ** 2
+        above += (w * (high - p)) ** 2
+    return Interval(value - math.sqrt(below), value + math.sqrt(above))
+
+
+def ratio_stderr(moments: Moments) -> float | None:
+    """Return the standard error of sum(x) / sum(u) over independent pairs, by the delta method.
+
+    It is sqrt(sum((x - R u)^2)) / sum(u), from the exact sum of the squared residuals; None for
+    fewer than two pairs.
+
+    Raises:
+        OverflowError: it is beyond the largest double.
+    """
+    if moments.n < 2:
+        return None
+    return root(moments.residual_squares() / moments.u**2)
+
+
+def ratio(moments: Moments, *, unit: str, higher_is_better: bool | None) -> Estimate:
+    """Return the estimate of sum(x) / sum(u), with the delta method's interval.
+
+    The sum of `u` is not zero.
+    """
+    try:
+        value, stderr = float(moments.ratio()), ratio_stderr(moments)
+    except OverflowError:
+        return undefined("overflow", unit=unit, n=moments.n, higher_is_better=higher_is_better)
+    if stderr is None:
+        return Estimate(value, unit, moments.n, higher_is_better=higher_is_better)
+    low, high = value - Z95 * stderr, value + Z95 * stderr
+    return Estimate(
+        value,
+        unit,
+        moments.n,
+        stderr=stderr,
+        low=low,
+        high=high,
+        interval="delta95",
+        higher_is_better=higher_is_better,
+    )

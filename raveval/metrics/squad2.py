@@ -1,0 +1,131 @@
+"""SQuAD v2.0: exact match and F1 where a question may have no answer.
+
+Estimands, unit, direction, normalisation and intervals are those of `squad`. What differs
+(official evaluation script v2.0, Rajpurkar et al., ACL 2018): a question without references has no
+answer, and an empty prediction is right; references that normalise to nothing are dropped, and
+where none is left the empty text is the only one; where either side has no token, F1 is the exact
+match.
+
+Every number comes three times: over all questions, over those with an answer
+(`*_has_answer`: at least one reference) and over those without (`*_no_answer`). `n` counts the
+questions of each. Undefined with the reason "n=0".
+
+A null prediction scores 0, also where abstaining would be right, and is counted: silence is no
+answer. The official script leaves such questions out of the numbers instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from raveval.metrics import Json, Metric, squad
+from raveval.metrics._state import read_state, tally, write_state
+from raveval.metrics.squad import AnswerCounts, Match, Score
+from raveval.types import Estimate
+
+
+def _effective(references: Sequence[str]) -> Sequence[str]:
+    return [r for r in references if squad.tokens(r)] or [""]
+
+
+def score(prediction: str | None, references: Sequence[str]) -> Score:
+    """Return exact match and F1 of one answer; no references mean that there is no answer.
+
+    >>> score("", [])
+    Score(exact=True, f1=1.0)
+    """
+    effective = _effective(references)
+    exact, f1 = squad.score(prediction, effective)
+    return Score(exact, 1.0) if exact else Score(exact, f1)
+
+
+def match(prediction: str | None, references: Sequence[str]) -> Match:
+    """Return the same as `score`, with F1 exact."""
+    found = squad.match(prediction, _effective(references))
+    return Match(True, 1, 1) if found.exact else found
+
+
+@dataclass(frozen=True, slots=True)
+class Squad2State:
+    """Counts of scores of both kinds of question, and how many had no prediction (scored 0)."""
+
+    has_answer: AnswerCounts = field(default_factory=AnswerCounts)
+    no_answer: AnswerCounts = field(default_factory=AnswerCounts)
+    n_unanswered: int = 0
+
+
+class Squad2:
+    """Exact match and F1 of SQuAD v2.0, over all questions and by whether there is an answer."""
+
+    name = "squad2"
+    version = 1
+    columns: tuple[pa.Field, ...] = (squad.PREDICTION, squad.REFERENCES)
+    needs: tuple[str, ...] = ("prediction", "references")
+    optional: tuple[str, ...] = ()
+
+    def init(self) -> Squad2State:
+        """Return the state of no questions."""
+        return Squad2State()
+
+    def update(self, state: Squad2State, records: pa.Table) -> Squad2State:
+        """Add questions; empty references mean no answer, a null prediction scores 0."""
+        predictions, references = squad.answers(records)
+        rows = list(zip(predictions, references, strict=True))
+        with_answer = (tuple(map(int, match(p, r))) for p, r in rows if r)
+        without_answer = (tuple(map(int, match(p, r))) for p, r in rows if not r)
+        n_unanswered = sum(p is None for p in predictions)
+        added = Squad2State(
+            AnswerCounts(tally(with_answer)), AnswerCounts(tally(without_answer)), n_unanswered
+        )
+        return self.merge(state, added)
+
+    def merge(self, a: Squad2State, b: Squad2State) -> Squad2State:
+        """Add the counts."""
+        return Squad2State(
+            a.has_answer + b.has_answer,
+            a.no_answer + b.no_answer,
+            a.n_unanswered + b.n_unanswered,
+        )
+
+    def compute(self, state: Squad2State) -> Mapping[str, Estimate]:
+        """Return `exact_match` and `f1`, of all questions and of each kind."""
+        parts = {
+            "": state.has_answer + state.no_answer,
+            "_has_answer": state.has_answer,
+            "_no_answer": state.no_answer,
+        }
+        return {
+            **{f"exact_match{kind}": counts.exact_match() for kind, counts in parts.items()},
+            **{f"f1{kind}": counts.f1() for kind, counts in parts.items()},
+        }
+
+    def notes(self, state: Squad2State) -> Mapping[str, int]:
+        """Return how many questions have no prediction."""
+        return {"unanswered": state.n_unanswered} if state.n_unanswered else {}
+
+    def encode(self, state: Squad2State) -> Json:
+        """Return the counts, and the version of the character tables they rest on."""
+        body = {
+            "text_tables": squad.TEXT_TABLES,
+            "has_answer": state.has_answer.write(),
+            "no_answer": state.no_answer.write(),
+            "n_unanswered": state.n_unanswered,
+        }
+        return write_state(self.name, self.version, body)
+
+    def decode(self, content: Json) -> Squad2State:
+        """Return the state of `encode`."""
+        keys = ("text_tables", "has_answer", "no_answer", "n_unanswered")
+        read = read_state(content, self.name, self.version, keys)
+        squad.check_text_tables(read)
+        return Squad2State(
+            squad.read_answer_counts(read, "has_answer"),
+            squad.read_answer_counts(read, "no_answer"),
+            read.count("n_unanswered"),
+        )
+
+
+METRIC: Metric[Squad2State] = Squad2()
