@@ -166,7 +166,7 @@ def _plan(config: RunConfig) -> None:
     """Check everything that can be checked and say what would run; no model is loaded."""
     from raveval import runner
 
-    for line in runner.plan(config).lines():
+    for line in runner.plan(config, say=_say).lines():
         print(line)
 
 
@@ -280,11 +280,11 @@ def _measure(
     """Compute a metric on predictions that exist; no model, no run directory."""
     from raveval import report
     from raveval.flags import read_columns
-    from raveval.measurement import measure
+    from raveval.measure import measure
 
     measurement = measure(
         metric,
-        files or [],
+        files or None,
         columns=read_columns(column_map or []),
         references=references,
         predictions=predictions,
