@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 import math
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -58,6 +60,7 @@ def execute(
     """
     with _cluster(placement.address):
         import ray.data
+        import ray.exceptions
 
         resources = _resources(placement)
         say(
@@ -93,16 +96,19 @@ def execute(
 def _cluster(address: str | None) -> Iterator[None]:
     """Use the cluster at hand, connect to one, or start a quiet one here and end it afterwards."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
+    import ray.data
 
     is_ours = not ray.is_initialized()
     if is_ours:
         target = address or os.environ.get("RAY_ADDRESS")
         local = {} if target else {"include_dashboard": False, "num_cpus": _local_cpus()}
-        ray.init(address=target, log_to_driver=False, logging_level=logging.ERROR, **local)
+        with _native_messages_held_back():
+            ray.init(address=target, log_to_driver=False, logging_level=logging.ERROR, **local)
     try:
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        for handler in logging.getLogger("ray.data").handlers:
+            if isinstance(handler, logging.StreamHandler):
+                handler.setLevel(logging.ERROR)  # the file beside it keeps everything
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
@@ -112,6 +118,28 @@ def _cluster(address: str | None) -> Iterator[None]:
     finally:
         if is_ours:
             ray.shutdown()
+
+
+@contextmanager
+def _native_messages_held_back() -> Iterator[None]:
+    """Hold back what Ray's native code writes to stderr; let it out where starting Ray fails.
+
+    Its level can only be lowered by a variable that it announces on stderr each time.
+    """
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as held:
+        os.dup2(held.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            held.seek(0)
+            os.write(kept, held.read())
+            raise
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
 
 
 def _local_cpus() -> int:

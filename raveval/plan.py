@@ -47,6 +47,7 @@ class PlannedTask:
     examples: tuple[Example, ...]
     reply: Mapping[str, Any]
     score: Mapping[str, Any]
+    provenance: Mapping[str, str]
     n_overlong: int = 0
     longest_tokens: int | None = None
 
@@ -68,6 +69,7 @@ class PlannedTask:
             "metrics": list(self.metrics),
             "num_fewshot": self.num_fewshot,
             "version": self.version,
+            "provenance": self.provenance,
             "n_examples": len(self.examples),
             "row_key_sum": sum(example.row_key for example in self.examples) % 2**64,
             "shard_size": shard_size,
@@ -175,10 +177,16 @@ def _plan_task(
         chat=evaluate.chat,
         system_prompt=evaluate.system_prompt,
     )
-    num_fewshot = tasks.num_fewshot(task, options)
+    num_fewshot = task.num_fewshot if entry.num_fewshot is None else entry.num_fewshot
     loaded = tasks.load_examples(task, options, seed=evaluate.seed)
     examples = tuple(sorted(loaded, key=lambda example: (example.row_key, example.id)))
-    settings = task.settings(seed=evaluate.seed)
+    settings = TaskSettings(
+        sampling=task.sampling,
+        scoring=task.scoring,
+        no_answer=task.no_answer,
+        may_truncate=task.may_truncate,
+        seed=evaluate.seed,
+    )
     n_tokens = asyncio.run(lengths(examples, protocol, settings, encoder))
     too_long = {id: n for id, n in n_tokens.items() if n > encoder.max_model_len}
     if too_long and evaluate.on_overlong == "refuse" and not task.may_truncate:
@@ -205,6 +213,7 @@ def _plan_task(
             }
         ),
         score={"metrics": {metric: load_metric(metric).version for metric in metrics}},
+        provenance=tasks.provenance(task, options),
         n_overlong=len(too_long),
         longest_tokens=max(n_tokens.values(), default=None),
     )

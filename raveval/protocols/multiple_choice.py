@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 
 from raveval.engines import Capability
-from raveval.metrics import accuracy
 from raveval.protocols import Ask, Record, TaskSettings, missing
 from raveval.types import Answers, ChoiceScores, Example, ScoreChoices, Status
 
@@ -52,7 +51,7 @@ async def answer(example: Example, ask: Ask, settings: TaskSettings) -> Answers:
 def score(
     example: Example, answers: Answers, settings: TaskSettings
 ) -> tuple[Status, str | None, Record]:
-    """Rank the choices; `predicted` is None where no single choice is best."""
+    """Set the scores beside the lengths that the scorings divide by."""
     reply = answers[0]
     if not isinstance(reply, ChoiceScores):
         return missing(reply)
@@ -67,8 +66,5 @@ def score(
         "is_greedy": reply.is_greedy,
         "n_context_tokens": reply.n_context_tokens,
     }
-    predicted = accuracy.best_choice(columns, settings.scoring)
-    columns["predicted"] = predicted
-    columns["is_correct"] = predicted is not None and predicted == example.gold
     status = Status.TRUNCATED if reply.n_truncated_tokens else Status.OK
     return status, None, columns

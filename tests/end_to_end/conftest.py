@@ -1,0 +1,80 @@
+"""Small runs through real Ray with a scripted engine."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Config = dict[str, Any]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """One local Ray for all tests that do not need their own."""
+    import ray
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Callable[..., Config]:
+    """Make a config of the demo tasks on the scripted engine, with changes to either section."""
+
+    def make(
+        *,
+        output: str = "run",
+        engine: dict[str, Any] | None = None,
+        tasks: list[Any] | None = None,
+        evaluate: dict[str, Any] | None = None,
+        **run: Any,
+    ) -> Config:
+        return {
+            "evaluate": {
+                "model": {"id": "scripted"},
+                "engine": {"name": "scripted", **(engine or {})},
+                "tasks": tasks or ["demo_choice", "demo_qa", "demo_text"],
+                **(evaluate or {}),
+            },
+            "run": {"output": str(tmp_path / output), "cpus_per_replica": 0.5, **run},
+        }
+
+    return make
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """Make a question-answering task of the given questions; returns its entry of a config."""
+
+    def make(*asked: str) -> dict[str, str]:
+        rows = [{"question": text, "answers": ["42"]} for text in asked]
+        (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        (tmp_path / "questions.yaml").write_text(
+            "protocol: question_answering\n"
+            "source: {path: rows.jsonl}\n"
+            'prompt: "Question: {{ question }}\\nAnswer:"\n'
+            "references: answers\n"
+        )
+        return {"task": str(tmp_path / "questions.yaml")}
+
+    return make
+
+
+def numbers(directory: str | Path) -> str:
+    """Return results.json without the only two things that may differ: times and seconds."""
+    content = json.loads((Path(directory) / "results.json").read_text())
+    content.pop("times")
+    for task in content["tasks"].values():
+        task["usage"].pop("engine_seconds")
+    return json.dumps(content, indent=1)
+
+
+def receipts(directory: str | Path) -> dict[str, int]:
+    """Return the receipts of a run with the time each was written."""
+    states = Path(directory) / "states"
+    return {
+        str(path.relative_to(states)): path.stat().st_mtime_ns for path in states.glob("*/*.json")
+    }

@@ -1,0 +1,275 @@
+"""The two tests that define the project: same answer, any sharding; resume after every commit."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import raveval
+from raveval import tasks
+from raveval.errors import ConfigError, MismatchError, ModelError, ResourceError
+from tests.end_to_end.conftest import Config, numbers, receipts
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
+
+MakeConfig = Callable[..., Config]
+MakeQuestions = Callable[..., dict[str, str]]
+SCRIPTS = "tests.end_to_end.scripts"
+
+
+def script(name: str, **options: Any) -> dict[str, Any]:
+    return {"script": f"{SCRIPTS}:{name}", **options}
+
+
+class TestSameAnswer:
+    """Shard size, replicas, order of completion and deaths move no bit of results.json."""
+
+    def test_any_sharding(self, config: MakeConfig) -> None:
+        whole = config(output="whole", shard_size=1000)
+        raveval.run(whole)
+        expected = numbers(whole["run"]["output"])
+        for shard_size, replicas in ((1, 3), (7, 2), (64, 1)):
+            other = config(output=f"by{shard_size}", shard_size=shard_size, replicas=replicas)
+            raveval.run(other)
+            assert numbers(other["run"]["output"]) == expected
+
+    def test_every_example_is_accounted_for(self, config: MakeConfig) -> None:
+        results = raveval.run(config(shard_size=5))
+        for name, task in results.tasks.items():
+            planned = tasks.load_examples(tasks.load_task(name), tasks.Options(), seed=1234)
+            assert task.coverage.n_attempted == len(planned)
+            assert task.coverage.n_scored == len(planned)
+
+    def test_a_replica_that_dies_costs_nothing(
+        self, config: MakeConfig, questions: MakeQuestions, tmp_path: Path
+    ) -> None:
+        marker = tmp_path / "died"
+        asked = [f"How many are {n}?" for n in range(20)]
+        task = questions(*asked, f"Do you live unless {marker} exists?")
+        dying = config(output="dying", shard_size=4, tasks=[task], engine=script("dies_once"))
+        marker.touch()
+        raveval.run({**dying, "run": {**dying["run"], "output": str(tmp_path / "calm")}})
+        marker.unlink()
+        raveval.run(dying)
+        assert marker.exists()
+        assert numbers(tmp_path / "dying") == numbers(tmp_path / "calm")
+
+
+class TestResume:
+    """What was committed is never done again, and the numbers are those of one quiet run."""
+
+    def test_after_the_driver_is_killed(self, config: MakeConfig, tmp_path: Path) -> None:
+        engine = {"latency_seconds": 0.3}
+        quiet = config(output="quiet", shard_size=2, engine=engine)
+        raveval.run(quiet)
+        killed = config(output="killed", shard_size=2, engine=engine, examples_in_flight=4)
+        n_shards = len(receipts(tmp_path / "quiet"))
+        _run_and_kill(killed, tmp_path, after_shards=n_shards // 3)
+        before = receipts(tmp_path / "killed")
+        assert 0 < len(before) < n_shards
+        raveval.run(killed)
+        after = receipts(tmp_path / "killed")
+        assert {name: after[name] for name in before} == before
+        assert numbers(tmp_path / "killed") == numbers(tmp_path / "quiet")
+
+    def test_between_the_two_commits_of_a_shard(self, config: MakeConfig, tmp_path: Path) -> None:
+        settings = config(shard_size=7, tasks=["demo_qa"])
+        raveval.run(settings)
+        expected = numbers(tmp_path / "run")
+        for receipt in (tmp_path / "run" / "states" / "demo_qa").glob("*.json"):
+            receipt.unlink()
+        (tmp_path / "run" / "records" / "demo_qa" / "00001.parquet").unlink()
+        heard: list[str] = []
+        raveval.run(settings, say=heard.append)
+        assert not any("replica" in line for line in heard), "a model was loaded for nothing"
+        assert numbers(tmp_path / "run") == expected
+
+    def test_a_finished_run_loads_nothing(self, config: MakeConfig) -> None:
+        settings = config()
+        raveval.run(settings)
+        heard: list[str] = []
+        raveval.run(settings, say=heard.append)
+        assert not any("replica" in line for line in heard)
+
+    @pytest.mark.parametrize("layer", ["replies", "states", "records"])
+    def test_a_torn_file_is_made_again(
+        self, config: MakeConfig, tmp_path: Path, layer: str
+    ) -> None:
+        settings = config(shard_size=10, tasks=["demo_qa"])
+        raveval.run(settings)
+        expected = numbers(tmp_path / "run")
+        torn = next((tmp_path / "run" / layer / "demo_qa").iterdir())
+        torn.write_bytes(torn.read_bytes()[:20])
+        if layer != "states":
+            (tmp_path / "run" / "states" / "demo_qa" / f"{torn.stem}.json").unlink()
+        raveval.run(settings)
+        assert numbers(tmp_path / "run") == expected
+
+    def test_another_shard_size_keeps_what_is_there(
+        self, config: MakeConfig, tmp_path: Path
+    ) -> None:
+        raveval.run(config(shard_size=5))
+        before = receipts(tmp_path / "run")
+        expected = numbers(tmp_path / "run")
+        raveval.run(config(shard_size=3))
+        assert receipts(tmp_path / "run") == before
+        assert numbers(tmp_path / "run") == expected
+
+    def test_a_new_task_joins(self, config: MakeConfig, tmp_path: Path) -> None:
+        raveval.run(config(tasks=["demo_qa"]))
+        before = receipts(tmp_path / "run")
+        results = raveval.run(config(tasks=["demo_qa", "demo_choice"]))
+        assert set(results.tasks) == {"demo_qa", "demo_choice"}
+        assert before.items() <= receipts(tmp_path / "run").items()
+
+    def test_rescoring_gives_the_same_numbers(self, config: MakeConfig, tmp_path: Path) -> None:
+        raveval.run(config(shard_size=6))
+        expected = numbers(tmp_path / "run")
+        raveval.rescore(tmp_path / "run")
+        assert numbers(tmp_path / "run") == expected
+
+
+class TestOtherRun:
+    """A directory holds one run: what moves numbers may not change under it."""
+
+    @pytest.mark.parametrize(
+        ("change", "key"),
+        [
+            ({"seed": 7}, "seed"),
+            ({"model": {"id": "other"}}, "model.id"),
+            ({"engine": {"name": "scripted", "seed": 5}}, "engine.options.seed"),
+            ({"tasks": [{"task": "demo_qa", "limit": 5}]}, "examples"),
+        ],
+    )
+    def test_is_refused_by_name(self, config: MakeConfig, change: Config, key: str) -> None:
+        raveval.run(config(tasks=["demo_qa"]))
+        with pytest.raises(MismatchError, match=key):
+            raveval.run(config(tasks=["demo_qa"], evaluate=change))
+
+    def test_a_task_may_not_vanish(self, config: MakeConfig) -> None:
+        raveval.run(config(tasks=["demo_qa", "demo_choice"]))
+        with pytest.raises(MismatchError, match="demo_choice"):
+            raveval.run(config(tasks=["demo_qa"]))
+
+    def test_a_second_driver_is_kept_out(self, config: MakeConfig, tmp_path: Path) -> None:
+        settings = config(tasks=["demo_qa"], shard_size=1, engine={"latency_seconds": 2.0})
+        first = _start_driver(settings, tmp_path)
+        try:
+            _wait_for(lambda: (tmp_path / "run" / "run.json").exists(), "the first driver", first)
+            with pytest.raises(MismatchError, match=str(first.pid)):
+                raveval.run(settings)
+        finally:
+            first.kill()
+            first.wait()
+
+    def test_foreign_files_are_left_alone(self, config: MakeConfig, tmp_path: Path) -> None:
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "thesis.tex").write_text("...")
+        with pytest.raises(MismatchError, match="holds files"):
+            raveval.run(config())
+
+
+class TestFaults:
+    """One example's fault costs that example, and is counted by its kind."""
+
+    def test_an_example_that_raises(self, config: MakeConfig, questions: MakeQuestions) -> None:
+        task = questions("fine?", "poison?", "fine too?")
+        results = raveval.run(config(tasks=[task], engine=script("raises_on_poison")))
+        found = results.tasks["questions"]
+        assert dict(found.coverage.by_status) == {"failed": 1, "ok": 2}
+        assert "more than I can take" in found.failures["1"]
+        assert not results.is_complete
+
+    def test_an_example_that_kills_its_engine(
+        self, config: MakeConfig, questions: MakeQuestions
+    ) -> None:
+        asked = [f"question {n}?" for n in range(9)]
+        task = questions(*asked, "poison?")
+        results = raveval.run(config(tasks=[task], shard_size=5, engine=script("dies_on_poison")))
+        found = results.tasks["questions"]
+        assert dict(found.coverage.by_status) == {"ok": 9, "quarantined": 1}
+        assert list(found.failures) == ["9"]
+
+    def test_an_overlong_prompt(self, config: MakeConfig, questions: MakeQuestions) -> None:
+        task = questions("short?", "long " * 5000)
+        with pytest.raises(ConfigError, match=r"1 of 2 examples do not fit.*'1'.*on_overlong"):
+            raveval.run(config(tasks=[task]))
+        counted = raveval.run(config(tasks=[task], evaluate={"on_overlong": "count"}))
+        assert dict(counted.tasks["questions"].coverage.by_status) == {"ok": 1, "overlong": 1}
+
+    def test_an_example_past_its_deadline(
+        self, config: MakeConfig, questions: MakeQuestions
+    ) -> None:
+        slow = config(
+            tasks=[questions("a?", "b?")],
+            engine={"latency_seconds": 60.0},
+            deadline_seconds=0.5,
+        )
+        found = raveval.run(slow).tasks["questions"]
+        assert dict(found.coverage.by_status) == {"failed": 2}
+        assert found.metrics["exact_match"].value is None
+        assert "0.5 s" in found.failures["0"]
+
+    def test_a_model_that_cannot_start(self, config: MakeConfig) -> None:
+        with pytest.raises((ModelError, ConfigError), match="no_such_script"):
+            raveval.run(config(engine=script("no_such_script")))
+
+    def test_more_replicas_than_the_cluster_holds(self, config: MakeConfig) -> None:
+        wanted = config(replicas=2, gpus_per_replica=1.0)
+        with pytest.raises(ResourceError, match="2 replicas"):
+            raveval.run(wanted)
+
+
+def _start_driver(settings: Config, folder: Path) -> subprocess.Popen[bytes]:
+    """Start `raveval run` in its own process, with a Ray of its own."""
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(json.loads(json.dumps(settings))))
+    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
+    log = (folder / "driver.log").open("wb")
+    with log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "raveval", "run", str(path)],
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+def _run_and_kill(settings: Config, folder: Path, *, after_shards: int) -> None:
+    driver = _start_driver(settings, folder)
+    directory = Path(settings["run"]["output"])
+    try:
+        _wait_for(lambda: len(receipts(directory)) >= after_shards, "some shards", driver)
+    finally:
+        os.kill(driver.pid, signal.SIGKILL)
+        driver.wait()
+    _wait_for_quiet(directory)
+
+
+def _wait_for(
+    condition: Callable[[], bool], what: str, driver: subprocess.Popen[bytes], seconds: float = 90
+) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert driver.poll() is None, f"the driver ended before {what}"
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        time.sleep(0.02)
+
+
+def _wait_for_quiet(directory: Path) -> None:
+    """Wait until orphaned replicas are gone: nothing is committed for three seconds."""
+    last, since = receipts(directory), time.monotonic()
+    while time.monotonic() - since < 3.0:
+        time.sleep(0.2)
+        now = receipts(directory)
+        if now != last:
+            last, since = now, time.monotonic()
