@@ -25,7 +25,7 @@ def evaluation_flags(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", "-M", help="A model directory or a hub id."),
+        typer.Option("--model", "-M", help="A model directory, a hub id, or `demo`."),
     ] = None,
     tasks: Annotated[
         list[str] | None,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from raveval.config import RunConfig
-    from raveval.tasks import Task
+    from raveval.tasks import Source, Task
     from raveval.types import Results
 
 EXIT_FAILED = 1
@@ -249,13 +249,21 @@ def _card(task: Task) -> list[str]:
         "protocol": task.protocol,
         "version": task.version,
         **{key: card[key] for key in ("kind", "language")},
-        **{f"source {key}": value for key, value in task.source.model_dump().items()},
+        "source": _place(task.source),
         "shots": f"{task.fewshot.num} by default",
+        "scoring": task.scoring if task.protocol == "multiple_choice" else "",
         "group": task.group,
         **{key: card[key] for key in ("license", "homepage", "paper", "notes")},
     }
     lines = [f"{task.name}: {card['description']}"]
-    return lines + [f"  {key:<17} {value}" for key, value in facts.items() if value]
+    return lines + [f"  {key:<9} {value}" for key, value in facts.items() if value]
+
+
+def _place(source: Source) -> str:
+    if source.path is not None:
+        return os.path.normpath(source.path)
+    parts = (source.hub, source.config, f"split {source.split}", f"revision {source.revision}")
+    return ", ".join(part for part in parts if part)
 
 
 @_command("measure")
@@ -289,11 +297,11 @@ def _measure(
         references=references,
         predictions=predictions,
     )
-    notes = {"n_rows": measurement.n_rows, "notes": measurement.notes}
+    metrics, n_rows, notes = measurement.metrics, measurement.n_rows, measurement.notes
     if as_json:
-        print(report.metrics_to_json(measurement.metrics, **notes), end="")
+        print(report.metrics_to_json(metrics, n_rows=n_rows, notes=notes), end="")
     else:
-        report.print_metrics(measurement.metrics, **notes, console=_console())
+        report.print_metrics(metrics, n_rows=n_rows, notes=notes, console=_console())
 
 
 @_command("demo-model")
