@@ -146,7 +146,7 @@ def _scalars(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple
         for section in sections:
             if isinstance(section, Mapping):
                 yield from _scalars(section, f"{prefix}{key}.")
-            elif section is value and isinstance(section, str | int | float):
+            elif section is value and isinstance(section, str | int | float) and value != "":
                 yield f"{prefix}{key}", section
 
 
@@ -200,17 +200,21 @@ def _group_metrics(task: TaskResults) -> list[str]:
 
 
 def macro_lines(results: Results, *, only: str | None = None) -> Iterator[str]:
-    """Say the unweighted mean over groups beside the pooled number, so that none is mistaken."""
+    """Say the unweighted mean over groups beside the pooled number, so that none is mistaken.
+
+    Fractions only: a mean of perplexities means nothing.
+    """
     for name, task in results.tasks.items():
         if not task.groups or only not in (None, name):
             continue
         for metric in _group_metrics(task):
             found = [group[metric] for group in task.groups.values() if metric in group]
             values = [estimate.value for estimate in found if estimate.value is not None]
-            if len(values) < len(task.groups):
+            is_fraction = all(estimate.unit == "fraction" for estimate in found)
+            if not is_fraction or len(values) < len(task.groups):
                 continue
             mean = math.fsum(values) / len(values)
-            macro = value_text(Estimate(mean, found[0].unit, len(values)))
+            macro = value_text(Estimate(mean, "fraction", len(values)))
             yield (
                 f"{plain(name)}: the table pools all examples; "
                 f"the unweighted mean over {len(values)} groups is {plain(metric)} {macro}"

@@ -96,7 +96,12 @@ def example_results(**changes) -> Results:
         "model": "org/model",
         "tasks": {"arc_easy": choice, "wikitext2": text},
         "fingerprints": {"arc_easy": {"reply": "ab", "score": "cd"}},
-        "settings": {"seed": 1234, "engine": {"name": "vllm"}, "loaded": [{"dtype": "float32"}]},
+        "settings": {
+            "seed": 1234,
+            "unset": "",
+            "engine": {"name": "vllm"},
+            "loaded": [{"dtype": "float32"}],
+        },
         "times": {"started": "2026-01-01T00:00:00+00:00"},
     }
     return Results(**{**given, **changes})
@@ -305,6 +310,12 @@ class TestTable:
     def test_no_mean_over_groups_of_which_one_has_no_value(self):
         task = example_results().tasks["arc_easy"]
         groups = {**task.groups, "empty": {"accuracy": Estimate(None, "fraction", 0, "n=0")}}
+        task = TaskResults(task.metrics, task.coverage, task.usage, "p", 0, 1, groups)
+        assert "unweighted" not in printed(example_results(tasks={"t": task}))
+
+    def test_no_mean_of_perplexities(self):
+        task = example_results().tasks["wikitext2"]
+        groups = {"en": task.metrics, "zh": task.metrics}
         task = TaskResults(task.metrics, task.coverage, task.usage, "p", 0, 1, groups)
         assert "unweighted" not in printed(example_results(tasks={"t": task}))
 
