@@ -1,0 +1,260 @@
+"""Starts vLLM: what is set for which hardware, and what is said when it does not start.
+
+On CPUs: float32 (bfloat16 is slower there without AMX, and differs), eager execution (compiling
+costs a minute at each start), an explicit KV cache (vLLM's default is a share of all memory), small
+cache blocks (the shorter, the more of a shared context is reused), and the threads that
+OMP_NUM_THREADS says, which Ray sets to the actor's CPUs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import importlib.util
+import json
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from raveval.engines._vllm_backends import Backend, InProcess, OwnProcess, words
+from raveval.errors import ModelError, ResourceError, RunError
+from raveval.types import ModelRef
+
+if TYPE_CHECKING:
+    from raveval.engines.vllm import Options
+
+GIB = 1 << 30
+CPU_BLOCK_TOKENS = 32  # the smallest that vLLM's CPU kernels take
+CPU_KV_BYTES = GIB  # the usual bound on the KV cache; a model whose context needs more gets more
+CPU_KV_TOKENS = 16384  # what a batch of some dozens of sequences fills
+GPU_BATCH_TOKENS = 8192  # bounds the logits where vLLM forms log-probabilities itself
+_SILENT_END = (
+    "The engine's process ended before it could say why: it may have been killed for want of "
+    'memory, or the script that starts it lacks `if __name__ == "__main__":`'
+)
+EXTENSION = "raveval.engines._vllm_hook.WorkerExtension"
+
+
+class EngineLog:
+    """A file into which the engine's own processes write their errors, to quote them.
+
+    It stays until this process ends, because vLLM keeps a handler on it.
+    """
+
+    def __init__(self, level: str) -> None:
+        directory = Path(tempfile.mkdtemp(prefix="raveval-vllm-"))
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        self._file = directory / "errors.log"
+        self.config = directory / "logging.json"
+        plain = {"format": "%(name)s %(levelname)s: %(message)s"}
+        console = {"class": "logging.StreamHandler", "level": level, "formatter": "plain"}
+        errors = {
+            "class": "logging.FileHandler",
+            "filename": str(self._file),
+            "level": "ERROR",
+            "formatter": "plain",
+            "delay": True,
+        }
+        vllm = {"handlers": ["console", "errors"], "level": level, "propagate": False}
+        settings = {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"plain": plain},
+            "handlers": {"console": console, "errors": errors},
+            "loggers": {"vllm": vllm},
+        }
+        self.config.write_text(json.dumps(settings))
+
+    def last_words(self) -> str | None:
+        """Return the exceptions that the processes logged, the cause first; None if none."""
+        if not self._file.exists():
+            return None
+        found: dict[str, None] = {}
+        in_traceback = False
+        for line in self._file.read_text(errors="replace").splitlines():
+            if line.startswith("Traceback (most recent call last)"):
+                in_traceback = True
+            elif in_traceback and line and not line.startswith(" "):
+                in_traceback = False
+                found[line] = None
+        return "; ".join(list(found)[:3]) or None
+
+
+def check_torchvision() -> None:
+    """Refuse a torchvision that cannot be imported.
+
+    vLLM for CPUs pulls in builds of it that do not match its torch; transformers imports it where
+    it is there, and everything then fails with a message about an operator.
+
+    Raises:
+        ModelError: with what to do.
+    """
+    if importlib.util.find_spec("torchvision") is None:
+        return
+    try:
+        importlib.import_module("torchvision")
+    except Exception as exc:
+        raise ModelError(
+            f"no model can be loaded: the installed torchvision does not fit the installed torch "
+            f"({words(exc)}). It is not needed: pip uninstall torchvision torchaudio torchcodec"
+        ) from exc
+
+
+def n_threads() -> int:
+    """Return how many threads the engine gets: OMP_NUM_THREADS, else the CPUs we may use."""
+    with contextlib.suppress(ValueError, KeyError):
+        return max(int(os.environ["OMP_NUM_THREADS"]), 1)
+    return len(os.sched_getaffinity(0))
+
+
+@contextlib.contextmanager
+def environment(settings: Mapping[str, str]) -> Iterator[None]:
+    """Set variables that are not set yet, and take back all that happens to the environment."""
+    saved = dict(os.environ)
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(saved):
+            del os.environ[name]
+        os.environ.update(saved)
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A running engine; `config` is vLLM's own, `mode` "in_process" or "async"."""
+
+    backend: Backend
+    config: Any
+    mode: str
+
+
+def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched:
+    """Start vLLM.
+
+    Raises:
+        ModelError: vLLM cannot run this model.
+        ResourceError: it does not fit the memory.
+        RunError: the engine did not start; the message holds its own last words.
+    """
+    check_torchvision()
+    settings = {
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        "OMP_NUM_THREADS": str(n_threads()),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else replicas on one machine share their cores
+    }
+    with environment(settings), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of vLLM's imports are not the user's to act on
+        on_cpu = _on_cpu()
+        mode = options.mode
+        if mode == "auto":
+            mode = "in_process" if on_cpu and options.tensor_parallel_size == 1 else "async"
+        if on_cpu:
+            importlib.import_module("torch").set_num_threads(n_threads())
+            if options.enforce_eager is not False:
+                # vLLM's own log-probabilities go through one compiled function, which is not worth
+                # the ten seconds that compiling it takes.
+                os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+        if mode == "in_process" or (on_cpu and options.tensor_parallel_size == 1):
+            os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # async: 2 processes, not 3
+        config = _configure(model, options, max_model_len=max_model_len)
+        return Launched(_run(config, mode), config, mode)
+
+
+def _on_cpu() -> bool:
+    on_cpu: bool = importlib.import_module("vllm.platforms").current_platform.is_cpu()
+    return on_cpu
+
+
+def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
+    """Return vLLM's configuration, with the model's own config read and checked."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    on_cpu = _on_cpu()
+    eager = on_cpu if options.enforce_eager is None else options.enforce_eager
+    dtype = "float32" if model.dtype == "auto" and on_cpu else model.dtype
+    device = {"block_size": CPU_BLOCK_TOKENS} if on_cpu else {}
+    try:
+        config = EngineArgs(
+            model=model.name,
+            revision=model.revision,
+            tokenizer_revision=model.revision,
+            dtype=dtype,
+            max_model_len=max_model_len,
+            seed=0,
+            enforce_eager=eager,
+            enable_prefix_caching=options.prefix_reuse,
+            tensor_parallel_size=options.tensor_parallel_size,
+            gpu_memory_utilization=options.gpu_memory_utilization,
+            kv_cache_memory_bytes=options.kv_cache_memory_bytes,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=None if on_cpu else GPU_BATCH_TOKENS,
+            quantization=options.quantization,
+            trust_remote_code=options.trust_remote_code,
+            worker_extension_cls=EXTENSION if options.score_hook else "",
+            disable_log_stats=True,
+            use_tqdm_on_load=False,
+            **device,
+        ).create_engine_config()
+    except (ValueError, OSError, RuntimeError, NotImplementedError, ImportError) as exc:
+        raise ModelError(f"model {model.name}: vLLM cannot run it: {words(exc)}") from exc
+    if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
+        config.cache_config.kv_cache_memory_bytes = _kv_bytes(config)
+    return config
+
+
+def _kv_bytes(config: Any) -> int:
+    """Return the size of the KV cache on CPUs, where vLLM's default is a share of all memory.
+
+    A few whole contexts or some dozens of shorter ones fit; one whole context always does.
+
+    Raises:
+        ResourceError: not even that fits the memory.
+    """
+    model, parallel = config.model_config, config.parallel_config
+    n_layers = model.get_num_layers(parallel)
+    per_layer = 2 * model.get_num_kv_heads(parallel) * model.get_head_size()
+    token_bytes = n_layers * per_layer * model.dtype.itemsize
+    length = -(-model.max_model_len // CPU_BLOCK_TOKENS) * CPU_BLOCK_TOKENS
+    least = (length + CPU_BLOCK_TOKENS) * token_bytes
+    wanted = max(4 * length, CPU_KV_TOKENS) * token_bytes
+    available = importlib.import_module("psutil").virtual_memory().available
+    if least > available:
+        raise ResourceError(
+            f"model {model.model}: the KV cache of one context of {model.max_model_len} tokens "
+            f"takes {least / GIB:.1f} GiB and {available / GIB:.1f} GiB of memory are free; "
+            f"lower model.max_model_len"
+        )
+    return int(max(least, min(wanted, CPU_KV_BYTES, available // 2)))
+
+
+def _run(config: Any, mode: str) -> Backend:
+    """Start the engine, and say why where it does not start."""
+    import torch
+
+    log = None
+    try:
+        if mode == "in_process":
+            from vllm.v1.engine.llm_engine import LLMEngine
+
+            return InProcess(LLMEngine.from_vllm_config(config, disable_log_stats=True))
+        logs = config.logging_config
+        log = EngineLog(logs.log_level)
+        if logs.configure_logging and logs.pylogging_config_file is None:
+            logs.pylogging_config_file = str(log.config)
+        return OwnProcess(config, log.last_words)
+    except (torch.OutOfMemoryError, MemoryError) as exc:
+        raise ResourceError(
+            f"vLLM: {config.model_config.model} does not fit the memory: {words(exc)}. Lower "
+            f"model.max_model_len or gpu_memory_utilization, or use more GPUs a replica"
+        ) from exc
+    except Exception as exc:
+        said = words(exc) if log is None else log.last_words() or f"{words(exc)}. {_SILENT_END}"
+        raise RunError(f"vLLM did not start with {config.model_config.model}: {said}") from exc
