@@ -236,16 +236,15 @@ class Encoder:
         """Encode each continuation behind the context, whatever the length."""
         if not continuations:
             raise Unencodable(Status.INVALID, "there are no continuations to score")
-        is_chat = not isinstance(context, str)
         stem, own_boundary = self._split_boundary(context)
         boundary = boundary or own_boundary
-        n_context = len(self._tokens.behind_bos(stem, is_chat=is_chat))
+        n_context = len(self._tokens.behind_bos(stem))
         prefix = () if n_context else (self._tokens.prefix(),)
         rows = []
         for index, continuation in enumerate(continuations):
             if not continuation:
                 raise Unencodable(Status.INVALID, f"continuation {index} is empty")
-            ids = self._tokens.behind_bos(stem + boundary + continuation, is_chat=is_chat)
+            ids = self._tokens.behind_bos(stem + boundary + continuation)
             n_scored = len(ids) - n_context
             if n_scored < 1:
                 raise Unencodable(

@@ -37,20 +37,19 @@ class Tokens:
         Raises:
             Unencodable: see `text`, `render` and `prefix`.
         """
-        is_chat = not isinstance(prompt, str)
         text = prompt if isinstance(prompt, str) else self.render(prompt)
-        return self.behind_bos(text, is_chat=is_chat) or (self.prefix(),)
+        return self.behind_bos(text) or (self.prefix(),)
 
-    def behind_bos(self, text: str, *, is_chat: bool) -> tuple[int, ...]:
+    def behind_bos(self, text: str) -> tuple[int, ...]:
         """Encode a text with one BOS where the tokenizer adds one, or the text spells one.
 
-        A rendered chat template (`is_chat`) has written what it wants.
+        A rendered chat template often spells it; it is text like any other here.
 
         Raises:
             Unencodable: see `text`.
         """
         ids = self.text(text)
-        if self.bos is not None and self._adds_bos and not is_chat:
+        if self.bos is not None and self._adds_bos:
             ids = (self.bos, *ids)
         while len(ids) > 1 and ids[0] == ids[1] == self.bos:
             ids = ids[1:]
