@@ -13,7 +13,7 @@ import dataclasses
 import pyarrow as pa
 
 from raveval.engines import Capability
-from raveval.metrics import squad
+from raveval.metrics import squad, squad2
 from raveval.protocols import Ask, Record, TaskSettings, missing
 from raveval.types import Answers, Completion, Example, Generate, Status
 
@@ -41,17 +41,19 @@ async def answer(example: Example, ask: Ask, settings: TaskSettings) -> Answers:
 def score(
     example: Example, answers: Answers, settings: TaskSettings
 ) -> tuple[Status, str | None, Record]:
-    """Compare the completion with the references, as SQuAD v1.1 does."""
+    """Compare the completion with the references, as the official script does."""
     reply = answers[0]
     if not isinstance(reply, Completion):
         return missing(reply)
     prediction = reply.text.strip()
     is_no_answer = settings.no_answer is not None and (
-        squad.normalize(prediction) == squad.normalize(settings.no_answer)
+        squad.tokens(prediction) == squad.tokens(settings.no_answer)
     )
     if is_no_answer:
         prediction = ""
-    exact_match, f1 = squad.score(prediction, example.references)
+    # A task that knows of "no answer" is scored by the rules of SQuAD 2, where that is an answer.
+    official = squad if settings.no_answer is None else squad2
+    found = official.score(prediction, example.references)
     status = Status.TRUNCATED if reply.n_truncated_tokens else Status.OK
     if not prediction and not is_no_answer:
         status = Status.UNPARSED
@@ -61,8 +63,8 @@ def score(
         {
             "prediction": prediction,
             "references": example.references,
-            "exact_match": exact_match,
-            "f1": f1,
+            "exact_match": found.exact,
+            "f1": found.f1,
             "finish_reason": reply.finish_reason,
             "n_output_tokens": reply.n_output_tokens,
         },

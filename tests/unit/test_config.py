@@ -1,0 +1,135 @@
+"""Configs are read strictly, and every refusal names the key."""
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raveval.config import config_from_flags, engine_options, load_config
+from raveval.errors import ConfigError
+from raveval.types import ModelRef
+
+BASE: dict[str, Any] = {
+    "evaluate": {"model": {"id": "org/model"}, "tasks": ["arc_easy"]},
+    "run": {"output": "runs/x"},
+}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    content = copy.deepcopy(BASE)
+    for key, value in changes.items():
+        section = content["run" if key in ("replicas", "output", "shard_size") else "evaluate"]
+        section[key] = value
+    return content
+
+
+def test_shorthands_mean_what_their_long_forms_mean(tmp_path: Path) -> None:
+    long = load_config(
+        changed(
+            model={"path": str(tmp_path)},
+            engine={"name": "vllm", "options": {"prefix_reuse": False}},
+            tasks=[{"task": "squad"}],
+        )
+    )
+    short = load_config(
+        changed(
+            model=str(tmp_path), engine={"name": "vllm", "prefix_reuse": False}, tasks=["squad"]
+        )
+    )
+    assert short == long
+    assert load_config(changed(model="org/model")) == load_config(BASE)
+    assert load_config(changed(model="demo")).evaluate.model.demo
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"modle": 1}, r"evaluate\.modle: unknown key; did you mean 'model'"),
+        ({"model": {"id": "a", "dtyp": 1}}, r"evaluate\.model\.dtyp: unknown key.*'dtype'"),
+        ({"model": {"id": "a", "dtype": "fp32"}}, r"model\.dtype:.*'float32'.*given 'fp32'"),
+        ({"model": {}}, "exactly one of path"),
+        ({"model": {"id": "a", "path": "b"}}, "exactly one of path"),
+        ({"model": {"path": "b", "revision": "main"}}, "revision goes with id"),
+        ({"tasks": []}, r"evaluate\.tasks"),
+        ({"tasks": "arc_easy"}, r"evaluate\.tasks: .*list.*given 'arc_easy'"),
+        ({"tasks": [{"task": "x", "limit": 0}]}, r"tasks\.0\.limit:.*given 0"),
+        ({"tasks": [{"task": "x", "name": "../../etc"}]}, r"tasks\.0\.name"),
+        ({"tasks": [{"task": "x", "name": ".hidden"}]}, r"tasks\.0\.name"),
+        ({"replicas": "two"}, r"run\.replicas:.*integer.*given 'two'"),
+        ({"replicas": 0}, r"run\.replicas:.*given 0"),
+        ({"shard_size": 1.5}, r"run\.shard_size"),
+        ({"system_prompt": "be kind"}, "chat: true"),
+    ],
+)
+def test_a_refusal_names_the_key(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_config(changed(**change))
+
+
+def test_all_faults_come_at_once() -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(changed(seed="x", replicas=-1, colour="red"))
+    assert len(str(caught.value).splitlines()) == 3
+
+
+@pytest.mark.parametrize("content", ["", "[]", "a: b: c", "\x00"])
+def test_a_file_that_is_no_config(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=r"run\.yaml"):
+        load_config(path)
+
+
+def test_a_file_that_is_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"no/such\.yaml: no such file"):
+        load_config("no/such.yaml")
+
+
+def test_yaml_builds_no_objects(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("evaluate: !!python/object/apply:os.system ['touch hacked']")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load_config(path)
+
+
+def test_options_of_an_engine() -> None:
+    def options(**given: Any) -> Any:
+        return engine_options(
+            load_config(changed(engine={"name": "scripted", **given})).evaluate.engine
+        )
+
+    assert options(seed=3).seed == 3
+    with pytest.raises(ConfigError, match=r"evaluate\.engine\.sed: unknown option.*'seed'"):
+        options(sed=3)
+    with pytest.raises(ConfigError, match=r"evaluate\.engine\.seed"):
+        options(seed="three")
+    with pytest.raises(ConfigError, match=r"run\.replicas"):
+        options(data_parallel_size=2)
+    with pytest.raises(ConfigError, match=r"unknown engine 'vlm': did you mean 'vllm'"):
+        engine_options(load_config(changed(engine="vlm")).evaluate.engine)
+
+
+def test_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model").mkdir()
+    ref = load_config(changed(model="model")).evaluate.model.ref(say=print)
+    assert ref == ModelRef(path=str(tmp_path / "model"))
+
+
+def test_flags_and_file_say_the_same() -> None:
+    from_flags = config_from_flags(
+        model="org/model",
+        tasks=["arc_easy", "squad"],
+        output="runs/x",
+        task_options={"limit": 5, "num_fewshot": None},
+        evaluate_options={"chat": True},
+        run_options={"replicas": 2},
+    )
+    assert from_flags == load_config(
+        changed(
+            tasks=[{"task": "arc_easy", "limit": 5}, {"task": "squad", "limit": 5}],
+            chat=True,
+            replicas=2,
+        )
+    )

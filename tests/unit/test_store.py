@@ -1,0 +1,130 @@
+"""The run directory: what is written is read back, whole or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raveval.errors import DataError, MismatchError, Refused
+from raveval.evaluate import ShardStates
+from raveval.store import Attempt, Receipt, Replies, RunDirectory, shards_of
+from raveval.types import Example, Message, Shard, Usage
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+turns = st.lists(st.builds(Message, st.sampled_from(["system", "user", "assistant"]), text))
+prompts = text | turns.map(tuple)
+examples = st.builds(
+    Example,
+    id=text,
+    prompt=prompts,
+    unconditional_prompt=st.none() | prompts,
+    continuations=st.lists(text).map(tuple),
+    gold=st.none() | st.integers(0, 2**31 - 1),
+    references=st.lists(text).map(tuple),
+    text=text,
+    n_words=st.integers(0, 2**62),
+    n_bytes=st.integers(0, 2**62),
+    group=st.none() | text,
+    cluster=st.none() | text,
+    fields=st.dictionaries(text, text),
+)
+SHARD = Shard("task", 3, 6, 8)
+STATES = ShardStates(2, 2**64 - 1, {"ok": 2}, Usage(10, 5, 0.25), {"": {"m": {"x": 2**200}}})
+RECEIPT = Receipt(SHARD, "reply", "score", {"engine": "e"}, STATES)
+
+
+@given(st.lists(examples, min_size=1, max_size=5))
+def test_examples_come_back_unchanged(tmp_path_factory, written) -> None:
+    directory = RunDirectory(tmp_path_factory.mktemp("run"))
+    directory.write_examples("task", written)
+    assert directory.read_examples("task", 0, len(written)) == written
+
+
+def test_any_range_of_examples_across_row_groups(tmp_path: Path) -> None:
+    written = [Example(id=str(n)) for n in range(1000)]
+    directory = RunDirectory(tmp_path)
+    directory.write_examples("task", written)
+    for start, stop in ((0, 1), (255, 257), (256, 512), (0, 1000), (999, 1000)):
+        assert directory.read_examples("task", start, stop) == written[start:stop]
+
+
+def test_receipts_come_back_unchanged(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    directory = RunDirectory(tmp_path)
+    assert directory.read_receipt(SHARD) is None
+    directory.begin(SHARD, session="s")
+    directory.commit_scores(RECEIPT, pa.table({"id": ["a"]}))
+    assert directory.read_receipt(SHARD) == RECEIPT
+    assert directory.read_records(SHARD).to_pylist() == [{"id": "a"}]
+    assert not list((tmp_path / "attempts" / "task").iterdir())
+
+
+def test_replies_of_another_fingerprint_are_not_there(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    directory = RunDirectory(tmp_path)
+    replies = Replies(pa.table({"id": ["a"]}), "mine", {"engine": "e"}, 1.5)
+    directory.commit_replies(SHARD, replies)
+    found = directory.read_replies(SHARD, fingerprint="mine")
+    assert found is not None
+    assert (found.engine, found.engine_seconds) == ({"engine": "e"}, 1.5)
+    assert directory.read_replies(SHARD, fingerprint="other") is None
+
+
+def test_a_death_is_counted_only_under_a_living_driver(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert directory.begin(SHARD, session="one").n_deaths == 0
+    assert directory.begin(SHARD, session="two").n_deaths == 0  # the driver died, not the replica
+    died = directory.begin(SHARD, session="two")
+    assert died.n_deaths == 1
+    directory.note(SHARD, Attempt("two", 1, in_flight="x"))
+    assert directory.begin(SHARD, session="two") == Attempt("two", 2, None, {"x": 1})
+
+
+def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.write_text("results.json", "old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        directory.write_text("results.json", "new")
+    assert (tmp_path / "results.json").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_one_driver_at_a_time(tmp_path: Path) -> None:
+    with (
+        RunDirectory(tmp_path).held(),
+        pytest.raises(MismatchError, match=str(os.getpid())),
+        RunDirectory(tmp_path).held(),
+    ):
+        pass
+    with RunDirectory(tmp_path).held():
+        pass
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Refused, match="cannot be written"), RunDirectory(tmp_path / "file").held():
+        pass
+
+
+def test_a_manifest_that_is_none_of_ours(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert directory.read_manifest() is None
+    for text in ("{", "[]", '{"a": 1}'):
+        directory.write_text("run.json", text)
+        with pytest.raises(DataError, match=r"run\.json"):
+            directory.read_manifest()
+
+
+@given(st.integers(0, 300), st.integers(1, 50))
+def test_shards_cover_each_row_once(n_examples: int, shard_size: int) -> None:
+    rows = [row for s in shards_of("t", n_examples, shard_size) for row in range(s.start, s.stop)]
+    assert rows == list(range(n_examples))
