@@ -39,6 +39,8 @@ from raveval.types import (
     Status,
 )
 
+OPERATIONAL = frozenset({"gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs"})
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
