@@ -80,7 +80,8 @@ Shots and layout:
 Shots are a function of the run's seed and the example's id alone, and never hold the example itself
 nor another with the same prompt. With the file that a user gives (`path:` of a run), they come from
 `fewshot_path` or from the same file. In a chat each shot is a user turn and an assistant turn, and
-continuations lose the boundary, since the chat template's own text ends the context.
+continuations lose the boundary, since the chat template's own text ends the context. Documents are
+scored as they stand, also in a run that is a chat.
 """
 
 from __future__ import annotations
@@ -365,9 +366,9 @@ def load_examples(task: Task, options: Options, *, seed: int) -> list[Example]:
         DataError: no rows, rows that the task's templates cannot read (the first are listed), ids
             that are not unique, too few rows for the shots.
     """
-    from raveval.tasks import rendering
+    from raveval.tasks import loading
 
-    return rendering.examples(task, options, seed=seed)
+    return loading.examples(task, options, seed=seed)
 
 
 def provenance(task: Task, options: Options) -> dict[str, str]:
@@ -376,6 +377,6 @@ def provenance(task: Task, options: Options) -> dict[str, str]:
     Raises:
         DataError: the hub does not know the dataset or cannot be reached.
     """
-    from raveval.tasks import rendering
+    from raveval.tasks import loading
 
-    return rendering.provenance(task, options)
+    return loading.provenance(task, options)

@@ -165,10 +165,34 @@ def _first_line(exc: Exception) -> str:
 
 def _list_files(dataset: str, revision: str) -> tuple[str, list[str]]:
     with _translating_faults(dataset, revision):
+        import httpx
         from huggingface_hub import HfApi
 
-        found = HfApi().dataset_info(dataset, revision=revision, timeout=30)
+        try:
+            found = HfApi().dataset_info(dataset, revision=revision, timeout=30)
+        except (httpx.TransportError, ConnectionError):
+            cached = _cached_files(dataset, revision)
+            if cached is None:
+                raise
+            return cached
         return found.sha or revision, [sibling.rfilename for sibling in found.siblings or []]
+
+
+def _cached_files(dataset: str, revision: str) -> tuple[str, list[str]] | None:
+    """Return what earlier downloads left in the hub's cache, for machines without a network."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    try:
+        root = Path(
+            snapshot_download(
+                dataset, repo_type="dataset", revision=revision, local_files_only=True
+            )
+        )
+    except LocalEntryNotFoundError:
+        return None
+    files = [str(path.relative_to(root)) for path in root.rglob("*.parquet")]
+    return root.name, sorted(files)
 
 
 def _download(dataset: str, file: str, sha: str) -> str:

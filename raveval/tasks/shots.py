@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from itertools import islice
+from typing import Generic, Literal, Protocol, TypeVar
 
 from raveval.errors import DataError
 
@@ -32,11 +33,14 @@ Shot = TypeVar("Shot", bound=Drawable)
 
 
 class Pool(Generic[Shot]):
-    """Candidates for shots, each question once; with `within_group` kept apart by group.
+    """Candidates for shots, with `within_group` kept apart by group.
+
+    In random order each question is a candidate once. The order `first` keeps the pool as it was
+    published, repetitions included: MMLU's college physics shows one of its five questions twice.
 
     `is_apart`: the pool is another set than the examples. Where such a pool has exactly as many
-    questions as are shown (MMLU), an example that is found in it gets one shot less; in a pool of
-    the examples themselves that would befall every one of them, and is refused.
+    members as are shown, as MMLU's have, an example that is found among them is shown the others
+    alone; in a pool of the examples themselves that would befall every one, and is refused.
     """
 
     def __init__(
@@ -44,21 +48,22 @@ class Pool(Generic[Shot]):
         candidates: Iterable[Shot],
         *,
         within_group: bool,
-        order: str,
+        order: Literal["random", "first"],
         name: str,
         is_apart: bool = False,
     ) -> None:
-        self._is_apart = is_apart
         self._within_group = within_group
         self._order = order
         self._name = name
+        self._is_apart = is_apart
         self._members: dict[str | None, list[Shot]] = {}
-        self._places: dict[tuple[str | None, str], int] = {}
+        self._places: dict[tuple[str | None, str], list[int]] = {}
         for shot in candidates:
             key = self._key(shot)
             members = self._members.setdefault(key, [])
-            if (key, shot.context) not in self._places:
-                self._places[key, shot.context] = len(members)
+            places = self._places.setdefault((key, shot.context), [])
+            if not places or order == "first":
+                places.append(len(members))
                 members.append(shot)
 
     def _key(self, shot: Drawable) -> str | None:
@@ -72,9 +77,9 @@ class Pool(Generic[Shot]):
         """
         key = self._key(example)
         members = self._members.get(key, [])
-        own = self._places.get((key, example.context))
-        n_others = len(members) - (own is not None)
-        if self._is_apart and own is not None and len(members) == n:
+        own = self._places.get((key, example.context), [])
+        n_others = len(members) - len(own)
+        if self._is_apart and own and len(members) == n:
             n = n_others
         if n_others < n:
             group = f" of group {key!r}" if self._within_group else ""
@@ -82,12 +87,11 @@ class Pool(Generic[Shot]):
                 f"{self._name} has {n_others} different questions{group} beside example "
                 f"{example.id!r}, but {n} shots are asked for; ask for fewer, or give another pool"
             )
-        places: Iterable[int] = range(n)
-        if self._order == "random":
-            places = _sample(n_others, n, key=f"{seed}/shots/{example.id}")
-        return tuple(
-            members[place + 1 if own is not None and place >= own else place] for place in places
-        )
+        if self._order == "first":
+            others = (place for place in range(len(members)) if place not in own)
+            return tuple(members[place] for place in islice(others, n))
+        places = _sample(n_others, n, key=f"{seed}/shots/{example.id}")
+        return tuple(members[place + 1 if own and place >= own[0] else place] for place in places)
 
 
 def _sample(n: int, k: int, *, key: str) -> Iterator[int]:

@@ -1,0 +1,143 @@
+"""From a task and a run's options to examples: finds the rows and the pool, puts them together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+from raveval.errors import ConfigError, DataError
+from raveval.tasks import Options, Source, Task, layout, shots
+from raveval.tasks.question import Question, render
+from raveval.tasks.source import Layout, Row, read
+from raveval.types import Example
+
+MAX_FAULTS_SHOWN = 5
+
+
+def examples(task: Task, options: Options, *, seed: int) -> list[Example]:
+    """Read, render and check; see `raveval.tasks.load_examples`."""
+    _check_options(task, options)
+    questions = _questions(task, _source(task, options), limit=options.limit)
+    _check_unique(task, questions)
+    n_shots = _n_shots(task, options)
+    if n_shots == 0:
+        return [layout.example(task, options, question, ()) for question in questions]
+    source = _pool(task, options)
+    pool = shots.Pool(
+        _questions(task, source, limit=None),
+        within_group=task.fewshot.within_group,
+        order=task.fewshot.order,
+        name=f"task {task.name!r}: the pool {_name(source)}",
+        is_apart=source != _source(task, options),
+    )
+    return [
+        layout.example(task, options, question, pool.draw(question, n_shots, seed=seed))
+        for question in questions
+    ]
+
+
+def provenance(task: Task, options: Options) -> dict[str, str]:
+    """Return where the rows come from; see `raveval.tasks.provenance`."""
+    source = _source(task, options)
+    if source.hub is None:
+        return {"path": source.path or ""}
+    from raveval.tasks import hub
+
+    return {
+        "hub": source.hub,
+        "config": source.config or "",
+        "split": source.split or "",
+        "revision": hub.locate(source.hub, source.config, source.split or "", source.revision).sha,
+    }
+
+
+def _n_shots(task: Task, options: Options) -> int:
+    return task.num_fewshot if options.num_fewshot is None else options.num_fewshot
+
+
+def _check_options(task: Task, options: Options) -> None:
+    n_shots = _n_shots(task, options)
+    if n_shots < 0 or (options.limit is not None and options.limit < 1):
+        raise ConfigError(f"task {task.name!r}: num_fewshot must be >= 0 and limit >= 1")
+    if task.text is not None and n_shots:
+        raise ConfigError(
+            f"task {task.name!r}: num_fewshot is {n_shots}, but documents are scored as they "
+            "stand, without shots; leave it out for this task"
+        )
+    if options.system_prompt is not None and not options.chat:
+        raise ConfigError(f"task {task.name!r}: system_prompt needs chat: true")
+    if options.split is not None and (options.path is not None or task.source.hub is None):
+        raise ConfigError(f"task {task.name!r}: split belongs to the hub's dataset, not to a path")
+
+
+def _local(task: Task, path: str) -> Source:
+    kept = {"documents": task.source.documents, "split_on": task.source.split_on}
+    return Source(path=path, **kept)  # type: ignore[arg-type]
+
+
+def _source(task: Task, options: Options) -> Source:
+    if options.path is not None:
+        return _local(task, options.path)
+    if options.split is not None:
+        return task.source.model_copy(update={"split": options.split})
+    return task.source
+
+
+def _pool(task: Task, options: Options) -> Source:
+    if options.fewshot_path is not None:
+        return _local(task, options.fewshot_path)
+    if options.path is not None:
+        return _local(task, options.path)
+    if task.fewshot.path is not None:
+        return _local(task, task.fewshot.path)
+    source = _source(task, options)
+    if source.hub is not None and task.fewshot.split is not None:
+        return source.model_copy(update={"split": task.fewshot.split})
+    return source
+
+
+def _name(source: Source) -> str:
+    if source.path is not None:
+        return source.path
+    return " ".join(filter(None, (source.hub, source.config, source.split)))
+
+
+def _rows(source: Source) -> Iterator[Row]:
+    if source.path is not None:
+        reading = Layout(source.format, source.documents, source.split_on)
+        return read(Path(source.path).expanduser(), reading)
+    from raveval.tasks import hub
+
+    return hub.read_hub(source.hub or "", source.config, source.split or "", source.revision)
+
+
+def _questions(task: Task, source: Source, *, limit: int | None) -> list[Question]:
+    """Render all rows, and complain about all that cannot be read at once."""
+    questions, faults = list[Question](), list[str]()
+    for row in islice(_rows(source), limit):
+        try:
+            questions.append(render(task, row))
+        except DataError as exc:
+            faults.append(f"{row.where}: {exc}")
+    if faults:
+        shown = "\n".join(faults[:MAX_FAULTS_SHOWN])
+        n_rows = len(faults) + len(questions)
+        raise DataError(
+            f"{shown}\ntask {task.name!r} cannot read {len(faults)} of {n_rows} rows of "
+            f"{_name(source)}. Mend them, or write a task file for this layout of columns"
+        )
+    if not questions:
+        raise DataError(f"{_name(source)}: no rows; task {task.name!r} needs at least one")
+    return questions
+
+
+def _check_unique(task: Task, questions: Iterable[Question]) -> None:
+    seen: dict[str, str] = {}
+    for question in questions:
+        first = seen.setdefault(question.id, question.where)
+        if first is not question.where:
+            raise DataError(
+                f"{question.where}: id {question.id!r} is already that of {first}; ids must be "
+                f"unique within task {task.name!r} (its `id` says where they come from)"
+            )

@@ -1,0 +1,340 @@
+"""Every task of the catalogue: its card, the hub's columns, and real files in the same layout."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raveval import registry, tasks
+from raveval.tasks import Options
+from raveval.types import Example
+
+DEMO = ("demo_choice", "demo_entailment", "demo_qa", "demo_text")
+
+# One row as the hub's dataset has it, and what has to become of it: prompt (of a document: text),
+# continuations, gold, references.
+HUB_ROWS: dict[str, tuple[dict[str, Any], tuple[str, tuple[str, ...], int | None, list[str]]]] = {
+    "arc_easy": (
+        {
+            "id": "x",
+            "question": "What melts?",
+            "choices": {"text": ["stone", "ice", "air"], "label": ["1", "2", "3"]},
+            "answerKey": "2",
+        },
+        ("Question: What melts?\nAnswer:", (" stone", " ice", " air"), 1, []),
+    ),
+    "piqa": (
+        {"goal": "Cool a room.", "sol1": "Open a window.", "sol2": "Light a fire.", "label": 0},
+        ("Question: Cool a room.\nAnswer:", (" Open a window.", " Light a fire."), 0, []),
+    ),
+    "boolq": (
+        {"question": "is ice cold", "answer": True, "passage": "Ice is cold."},
+        ("Ice is cold.\nQuestion: is ice cold?\nAnswer:", (" no", " yes"), 1, []),
+    ),
+    "rte": (
+        {"sentence1": "It rains.", "sentence2": "It is dry.", "label": 1, "idx": 4},
+        ("It rains.\nQuestion: It is dry. True or False?\nAnswer:", (" True", " False"), 1, []),
+    ),
+    "cb": (
+        {"premise": "Does he know?", "hypothesis": "he knows", "idx": 0, "label": 2},
+        (
+            "Does he know?\nQuestion: he knows. True, False, or Neither?\nAnswer:",
+            (" True", " False", " Neither"),
+            2,
+            [],
+        ),
+    ),
+    "copa": (
+        {
+            "premise": "The ice melted.",
+            "choice1": "The sun shone.",
+            "choice2": "I slept.",
+            "question": "cause",
+            "label": 0,
+        },
+        ("The ice melted because", (" the sun shone.", " i slept."), 0, []),
+    ),
+    "sst2": (
+        {"sentence": "a fine film . ", "label": 1, "idx": 0},
+        (
+            "a fine film .\nQuestion: Is this sentence positive or negative?\nAnswer:",
+            (" negative", " positive"),
+            1,
+            [],
+        ),
+    ),
+    "hellaswag": (
+        {
+            "activity_label": "Washing up",
+            "ctx_a": "[header] How to wash up [title] Fill the sink.",
+            "ctx_b": "then you",
+            "endings": ["take a  plate. [step] Rub it.", "sing.", "go.", "sleep [title] Wake."],
+            "label": "0",
+        },
+        (
+            "Washing up: How to wash up. Fill the sink. Then you",
+            (" take a plate. Rub it.", " sing.", " go.", " sleep. Wake."),
+            0,
+            [],
+        ),
+    ),
+    "winogrande": (
+        {
+            "sentence": "Ann told Eve that _ was late.",
+            "option1": "Ann",
+            "option2": "Eve",
+            "answer": "2",
+        },
+        ("Ann told Eve that", (" Ann was late.", " Eve was late."), 1, []),
+    ),
+    "openbookqa": (
+        {
+            "id": "7-1",
+            "question_stem": "The sun is",
+            "choices": {"text": ["cold", "hot", "wet", "near"], "label": ["A", "B", "C", "D"]},
+            "answerKey": "B",
+        },
+        ("Question: The sun is\nAnswer:", (" cold", " hot", " wet", " near"), 1, []),
+    ),
+    "sciq": (
+        {
+            "question": "What is ice?",
+            "distractor1": "a gas",
+            "distractor2": "a metal",
+            "distractor3": "a plant",
+            "correct_answer": "water",
+            "support": "",
+        },
+        ("Question: What is ice?\nAnswer:", (" a gas", " a metal", " a plant", " water"), 3, []),
+    ),
+    "mmlu": (
+        {
+            "question": "1+1?",
+            "subject": "high_school_x",
+            "choices": ["1", "2", "3", "4"],
+            "answer": 1,
+        },
+        (
+            "The following are multiple choice questions (with answers) about high school x.\n\n"
+            "1+1?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer:",
+            (" A", " B", " C", " D"),
+            1,
+            [],
+        ),
+    ),
+    "squad": (
+        {
+            "id": "1",
+            "title": "Ice",
+            "context": "Ice is cold.",
+            "question": "What is cold?",
+            "answers": {"text": ["Ice", "ice"], "answer_start": [0, 0]},
+        },
+        (
+            "Answer each question with the shortest phrase of its passage that answers it.\n\n"
+            "Passage: Ice is cold.\nQuestion: What is cold?\nAnswer:",
+            (),
+            None,
+            ["Ice", "ice"],
+        ),
+    ),
+    "squad2": (
+        {
+            "id": "1",
+            "title": "Ice",
+            "context": "Ice is cold.",
+            "question": "What is hot?",
+            "answers": {"text": [], "answer_start": []},
+        },
+        (
+            "Answer each question with the shortest phrase of its passage that answers it, or with "
+            '"unanswerable" if the passage does not answer it.\n\n'
+            "Passage: Ice is cold.\nQuestion: What is hot?\nAnswer:",
+            (),
+            None,
+            [],
+        ),
+    ),
+    "nq_open": (
+        {"question": "who was first", "answer": ["Ann", "Eve"]},
+        ("Question: who was first?\nAnswer:", (), None, ["Ann", "Eve"]),
+    ),
+    "triviaqa": (
+        {
+            "question": "Who was first?",
+            "question_id": "t_1",
+            "answer": {"value": "Ann", "aliases": ["Anna", "Ann"], "normalized_aliases": ["ann"]},
+        },
+        ("Question: Who was first?\nAnswer:", (), None, ["Ann", "Anna"]),
+    ),
+    "wikitext2": ({"page": " = A = \n b \n"}, (" = A = \n b \n", (), None, [])),
+    "lambada": ({"text": "He sat on the chair"}, ("He sat on the", (" chair",), None, [])),
+}
+HUB_ROWS["arc_challenge"] = HUB_ROWS["arc_easy"]
+
+# file, its rows, how often each gold stands there
+REAL: dict[str, tuple[str, int, dict[int | None, int]]] = {
+    "arc_easy": (
+        "choice/ai2_arc_ARC-Easy_validation.jsonl",
+        570,
+        {0: 158, 1: 152, 2: 142, 3: 118},
+    ),
+    "boolq": ("choice/boolq_validation.jsonl", 3270, {1: 2033, 0: 1237}),
+    "piqa": ("choice/piqa_validation.jsonl", 1838, {0: 910, 1: 928}),
+    "sst2": ("choice/glue_sst2_validation.jsonl", 872, {0: 428, 1: 444}),
+    "rte": ("choice/glue_rte_validation.jsonl", 277, {0: 146, 1: 131}),
+    "cb": ("choice/super_glue_cb_validation.jsonl", 56, {0: 23, 1: 28, 2: 5}),
+    "nq_open": ("choice/nq_open_validation.jsonl", 3610, {None: 3610}),
+    "mmlu": ("mmlu/validation.jsonl", 1531, {0: 381, 1: 379, 2: 387, 3: 384}),
+    "squad": ("squad/dev-v1.1.json", 10570, {None: 10570}),
+    "squad2": ("squad/dev-v2.0.json", 11873, {None: 11873}),
+    "wikitext2": ("text/wikitext2.valid.raw", 60, {None: 60}),
+    "lambada": ("text/lambada_openai.first1000.jsonl", 1000, {None: 1000}),
+}
+
+
+def load(name: str, path: Path, **options: Any) -> list[Example]:
+    return tasks.load_examples(tasks.load_task(name), Options(path=str(path), **options), seed=7)
+
+
+@pytest.mark.parametrize("name", tasks.names())
+def test_a_task_has_a_card_and_known_parts(name: str) -> None:
+    task = tasks.load_task(name)
+    card = task.card
+    assert card.description
+    assert card.license
+    assert card.language
+    assert card.kind
+    assert task.protocol in registry.names("protocols")
+    assert set(task.metrics or ()) <= set(registry.names("metrics"))
+    assert name in DEMO or (card.homepage.startswith("https://") and card.paper and card.notes)
+    assert (task.source.hub is None) == (name in DEMO)
+
+
+def test_the_catalogue_holds_what_is_promised() -> None:
+    assert set(HUB_ROWS) | set(DEMO) == set(tasks.names())
+
+
+@pytest.mark.parametrize("name", sorted(HUB_ROWS))
+def test_a_row_of_the_hub_is_asked_as_intended(name: str, tmp_path: Path) -> None:
+    row, (asked, continuations, gold, references) = HUB_ROWS[name]
+    path = tmp_path / "row.jsonl"
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    (example,) = load(name, path, num_fewshot=0)
+    assert (example.text or example.prompt) == asked
+    assert example.continuations == continuations
+    assert example.gold == gold
+    assert list(example.references) == references
+    task = tasks.load_task(name)
+    has_answer = task.protocol == "multiple_choice" and asked.endswith("\nAnswer:")
+    assert example.unconditional_prompt == ("Answer:" if has_answer else None)
+
+
+@pytest.mark.parametrize("n_shots", [0, 5])
+@pytest.mark.parametrize("name", sorted(REAL))
+def test_real_files_are_read_whole(name: str, n_shots: int, shared_data: Path) -> None:
+    file, n_rows, golds = REAL[name]
+    task = tasks.load_task(name)
+    if task.text is not None and n_shots:
+        return  # documents have no shots
+    pool = str(shared_data / "mmlu" / "dev.jsonl") if name == "mmlu" else None
+    examples = load(name, shared_data / file, num_fewshot=n_shots, fewshot_path=pool)
+    assert len(examples) == len({example.id for example in examples}) == n_rows
+    assert Counter(example.gold for example in examples) == golds
+    for example in examples:
+        assert isinstance(example.prompt, str)
+        assert not example.prompt.endswith(" ")
+        for continuation in example.continuations:
+            assert continuation.startswith(" ")
+            assert continuation[1:] == continuation.lstrip(" ")
+        asked = example.prompt.rsplit(task.fewshot.separator, 1)[-1]
+        if name != "lambada":  # whose passages hold blank lines
+            assert example.prompt.count(asked) == 1
+
+
+def test_mmlu_shows_the_subjects_first_five_in_order(shared_data: Path) -> None:
+    file = shared_data / "mmlu" / "validation.jsonl"
+    dev = shared_data / "mmlu" / "dev.jsonl"
+    examples = load("mmlu", file, fewshot_path=str(dev))
+    pool: dict[str, list[str]] = {}
+    for line in dev.read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        pool.setdefault(row["subject"], []).append(row["question"].strip())
+    groups = Counter(example.group for example in examples)
+    assert len(groups) == 57
+    assert set(groups) == set(pool)
+    n_short = n_compared = 0
+    for example in examples:
+        prompt, group = str(example.prompt), example.group or ""
+        subject = group.replace("_", " ")
+        assert prompt.startswith(
+            f"The following are multiple choice questions (with answers) about {subject}.\n\n"
+        )
+        n_shots = prompt.count("\nAnswer:") - 1
+        n_short += n_shots == 4
+        assert n_shots in (4, 5)
+        shown = [part.split("\nA. ")[0] for part in prompt.split("\n\n", 1)[1].split("\n\n")]
+        if len(shown) == n_shots + 1:  # few questions hold blank lines themselves
+            n_compared += 1
+            assert shown[:-1] == [q for q in pool[group] if q != shown[-1]]
+    assert n_compared > 1400
+    assert n_short == 1  # one question of the validation split is also a shot of its subject
+
+
+def test_lambada_asks_for_the_last_word(shared_data: Path) -> None:
+    examples = load("lambada", shared_data / "text" / "lambada_openai.first1000.jsonl")
+    assert examples[0].continuations == (" signs",)
+    assert examples[426].continuations == (" of\n\nPower",)  # so it stands in the file
+    assert Counter(example.n_words for example in examples) == {1: 999, 2: 1}
+    assert Counter(example.n_words_whitespace for example in examples) == {1: 999, 2: 1}
+    assert all(e.n_chars == len(e.continuations[0]) - 1 for e in examples)
+
+
+def test_wikitext_loses_no_word(shared_data: Path) -> None:
+    file = shared_data / "text" / "wikitext2.valid.raw"
+    examples = load("wikitext2", file)
+    raw = file.read_text(encoding="utf-8")
+    assert "".join(example.text for example in examples) == raw.removeprefix(" \n")
+    # the published count of 217646 takes each of the 3760 lines to end in one more word
+    assert sum(example.n_words_whitespace for example in examples) == 217646 - 3760
+
+
+@pytest.mark.parametrize("language", ["zh", "es"])
+def test_squad_reads_other_languages(language: str, shared_data: Path) -> None:
+    examples = load("squad", shared_data / "squad" / f"xquad.{language}.json", num_fewshot=2)
+    assert len(examples) == 1190
+    assert all(example.references for example in examples)
+    n_passages = len({example.cluster for example in examples})
+    assert n_passages == 240
+
+
+def test_squad_clusters_are_the_passages(shared_data: Path) -> None:
+    file = shared_data / "squad" / "dev-v1.1.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    n_passages = sum(len(article["paragraphs"]) for article in content["data"])
+    clusters = {example.cluster for example in load("squad", file)}
+    assert n_passages - 5 <= len(clusters) <= n_passages  # equal beginnings are put together
+
+
+@pytest.mark.parametrize(("name", "n_least"), list(zip(DEMO, (24, 24, 24, 20), strict=True)))
+def test_the_demo_ships_whole(name: str, n_least: int) -> None:
+    task = tasks.load_task(name)
+    examples = tasks.load_examples(task, Options(), seed=0)
+    assert len(examples) >= n_least
+    if task.protocol == "multiple_choice":
+        golds = Counter(example.gold for example in examples)
+        assert max(golds.values()) <= len(examples) // 2
+        for example in examples:
+            assert len(set(example.continuations)) == len(example.continuations)
+    if task.protocol == "question_answering":
+        for example in examples:
+            question = str(example.prompt).lower()
+            assert any(reference.lower() in question for reference in example.references)
+
+
+def test_demo_choice_has_groups_and_various_numbers_of_choices() -> None:
+    examples = tasks.load_examples(tasks.load_task("demo_choice"), Options(), seed=0)
+    assert {example.group for example in examples} == {"nature", "geography"}
+    assert {len(example.continuations) for example in examples} == {2, 3, 4, 5}
