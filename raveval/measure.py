@@ -7,7 +7,7 @@ any size can be measured, in any order, to the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ import pyarrow as pa
 from raveval import registry
 from raveval.errors import ConfigError, DataError, nearest
 from raveval.metrics import Metric
-from raveval.metrics._columns import conform
+from raveval.metrics._columns import conform, describe
 from raveval.prediction_files import ABSENT, JsonRows, Rows, read_rows, read_squad, table_rows
 from raveval.types import Estimate, Status
 
@@ -215,7 +215,7 @@ def _missing(rows: Rows, index: int, name: str, path: str) -> DataError:
     )
 
 
-def _typed(values: Iterable[Any], field: pa.Field, rows: Rows, path: str) -> pa.Array:
+def _typed(values: Sequence[Any] | pa.Array, field: pa.Field, rows: Rows, path: str) -> pa.Array:
     try:
         return _as_array(values, field)
     except DataError as whole:
@@ -227,9 +227,18 @@ def _typed(values: Iterable[Any], field: pa.Field, rows: Rows, path: str) -> pa.
         raise DataError(f"{rows.place(0)} and after: field {path!r} as {whole}") from whole
 
 
-def _as_array(values: Iterable[Any], field: pa.Field) -> pa.Array:
+def _holds_boolean(value: object) -> bool:
+    return isinstance(value, bool) or (
+        isinstance(value, list) and any(isinstance(element, bool) for element in value)
+    )
+
+
+def _as_array(values: Sequence[Any] | pa.Array, field: pa.Field) -> pa.Array:
     if isinstance(values, pa.Array):
         return conform(values, field)
+    if not pa.types.is_boolean(field.type) and any(map(_holds_boolean, values)):
+        # Arrow would read a true among numbers as 1.
+        raise DataError(f"{field.name}: expected {describe(field.type)}, found a boolean")
     try:
         found = pa.array([None if value is ABSENT else value for value in values])
     except (pa.ArrowException, OverflowError, UnicodeError) as exc:

@@ -1,0 +1,239 @@
+"""Laws that every metric of the package obeys; a new file is covered without being named here.
+
+A metric's records are drawn from its declared columns by the one table of strategies below. A
+metric that reads a new kind of column needs a line in that table, and fails until it has one.
+"""
+
+import json
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raveval import registry
+from raveval.errors import DataError
+from raveval.metrics import Metric
+
+METRICS = registry.names("metrics")
+
+finite = st.floats(-1e6, 0.0) | st.sampled_from([0.0, -0.0, -5e-324, -1e308, -1.5, -2.5])
+log_likelihoods = finite | st.sampled_from([float("-inf"), float("nan"), float("inf")])
+counts = st.integers(0, 50) | st.sampled_from([2**31, 2**53 + 1])
+words = st.sampled_from(
+    ["the", "a", "An", "cat", "cats", "naïve", "\u2013", "'s", "1,000", " ", "", "ß"]
+)
+texts = st.lists(words, max_size=6).map(" ".join) | st.text(max_size=8)
+
+
+def per_choice(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    """Six values, of which an example uses as many as it has choices."""
+    return st.lists(values, min_size=6, max_size=6)
+
+
+STRATEGIES: Mapping[tuple[str, bool], st.SearchStrategy[Any]] = {
+    # (column, whether it holds a value for each choice) → its values
+    ("gold", False): st.integers(0, 5) | st.none(),
+    ("scoring", False): st.sampled_from(
+        ["raw", "per_token", "per_char", "per_byte", "unconditional", None]
+    ),
+    ("logprob_nats", True): per_choice(log_likelihoods | st.sampled_from([-1.0, -2.0])),
+    ("unconditional_nats", True): per_choice(log_likelihoods) | st.none(),
+    ("n_tokens", True): per_choice(st.integers(0, 3)) | st.none(),
+    ("n_chars", True): per_choice(st.integers(0, 9)) | st.none(),
+    ("n_bytes", True): per_choice(st.integers(1, 9)),
+    ("prediction", False): texts | st.none(),
+    ("references", False): st.lists(texts, max_size=3),
+    ("logprob_nats", False): log_likelihoods,
+    ("entropy_nats", False): st.floats(0, 1e4) | st.sampled_from([None, float("nan")]),
+    ("n_tokens", False): counts,
+    ("n_words", False): counts | st.none(),
+    ("n_bytes", False): counts,
+    ("n_chars", False): counts | st.none(),
+    ("is_greedy", False): st.booleans() | st.none(),
+}
+
+
+def strategy_of(field: pa.Field) -> st.SearchStrategy[Any]:
+    is_per_choice = pa.types.is_list(field.type) and field.name != "references"
+    key = (field.name, is_per_choice)
+    if key not in STRATEGIES:
+        pytest.fail(f"a metric reads {key}, for which STRATEGIES has no line", pytrace=False)
+    return STRATEGIES[key]
+
+
+@st.composite
+def rows_of(draw: st.DrawFn, metric: Metric[Any]) -> list[dict[str, Any]]:
+    """Rows of the metric's columns; with choices, 1 to 6 of them and a gold index among them."""
+    fields = {f.name: strategy_of(f) for f in metric.columns}
+    rows = draw(st.lists(st.fixed_dictionaries(fields), max_size=12))
+    for row in rows:
+        if "gold" in row:
+            n_choices = draw(st.integers(1, 6))
+            row["gold"] = None if row["gold"] is None else row["gold"] % n_choices
+            for name, value in row.items():
+                row[name] = value[:n_choices] if isinstance(value, list) else value
+    return rows
+
+
+def table_of(metric: Metric[Any], rows: list[dict[str, Any]]) -> pa.Table:
+    schema = pa.schema(
+        [(f.name, pa.list_(f.type.value_type) if is_list(f) else f.type) for f in metric.columns]
+    )
+    return pa.Table.from_pylist(rows, schema=schema)
+
+
+def is_list(field: pa.Field) -> bool:
+    return bool(pa.types.is_list(field.type))
+
+
+def text_of(metric: Metric[Any], state: Any) -> str:
+    """The state as strict JSON; equal text is equal to the last bit."""
+    return json.dumps(metric.encode(state), allow_nan=False, sort_keys=True)
+
+
+def reduced(metric: Metric[Any], states: list[Any], rng: random.Random) -> Any:
+    """Merge states in a random tree."""
+    states = [metric.init(), *states]
+    while len(states) > 1:
+        a = states.pop(rng.randrange(len(states)))
+        b = states.pop(rng.randrange(len(states)))
+        states.append(metric.merge(a, b))
+    return states[0]
+
+
+def shards_of(rows: list[Any], rng: random.Random) -> list[list[Any]]:
+    """Split rows at random places; shards may be empty."""
+    cuts = sorted(rng.randrange(len(rows) + 1) for _ in range(rng.randrange(5)))
+    return [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+
+
+@pytest.fixture(params=METRICS)
+def metric(request: pytest.FixtureRequest) -> Metric[Any]:
+    plugin: Metric[Any] = registry.load("metrics", request.param).METRIC
+    return plugin
+
+
+@pytest.mark.parametrize("name", METRICS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_any_sharding_order_and_tree_gives_the_same_bits(name: str, data: st.DataObject, seed: int):
+    metric = registry.load("metrics", name).METRIC
+    rows = data.draw(rows_of(metric))
+    rng = random.Random(seed)
+    whole = metric.update(metric.init(), table_of(metric, rows))
+    shuffled = rng.sample(rows, len(rows))
+    states = [metric.update(metric.init(), table_of(metric, s)) for s in shards_of(shuffled, rng)]
+    merged = reduced(metric, states, rng)
+    chained = metric.init()
+    for shard in shards_of(shuffled, rng):
+        chained = metric.update(chained, table_of(metric, shard))
+    assert text_of(metric, merged) == text_of(metric, whole) == text_of(metric, chained)
+    assert repr(metric.compute(merged)) == repr(metric.compute(whole))
+    assert metric.notes(merged) == metric.notes(whole)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_a_state_survives_json_and_changes_nothing(name: str, data: st.DataObject):
+    metric = registry.load("metrics", name).METRIC
+    table = table_of(metric, data.draw(rows_of(metric)))
+    before = table.to_pylist()
+    empty = metric.init()
+    state = metric.update(empty, table)
+    text = text_of(metric, state)
+    back = metric.decode(json.loads(text))
+    assert back == state
+    assert text_of(metric, back) == text
+    metric.merge(state, state)
+    metric.merge(back, empty)
+    metric.compute(state)
+    # NaN differs from itself, so the rows are compared as text.
+    assert repr(table.to_pylist()) == repr(before)
+    assert text_of(metric, state) == text
+    assert text_of(metric, empty) == text_of(metric, metric.init())
+    assert text_of(metric, metric.merge(state, empty)) == text
+    assert text_of(metric, metric.merge(empty, state)) == text
+
+
+@pytest.mark.parametrize("name", METRICS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_estimates_are_strict_and_consistent(name: str, data: st.DataObject):
+    metric = registry.load("metrics", name).METRIC
+    state = metric.update(metric.init(), table_of(metric, data.draw(rows_of(metric))))
+    estimates = metric.compute(state)
+    assert list(estimates) == list(metric.compute(metric.init())), "names depend on the data"
+    for key, e in estimates.items():
+        json.dumps([e.value, e.stderr, e.low, e.high], allow_nan=False)
+        assert (e.value is None) == (e.reason is not None), (key, e)
+        assert type(e.n) is int, (key, e)
+        interval = (e.low is None, e.high is None, e.interval is None)
+        assert interval in ((True,) * 3, (False,) * 3), (key, e)
+        if e.low is not None and e.high is not None and e.value is not None:
+            slack = 1e-12 * (1 + abs(e.value))
+            assert e.low - slack <= e.value <= e.high + slack, (key, e)
+    assert all(count > 0 for count in metric.notes(state).values())
+
+
+def test_nothing_measured_is_no_number(metric: Metric[Any]):
+    estimates = metric.compute(metric.init())
+    assert estimates
+    for name, estimate in estimates.items():
+        assert estimate.value is None, name
+        assert estimate.reason == "n=0", name
+        assert estimate.n == 0, name
+    assert metric.notes(metric.init()) == {}
+
+
+def test_an_empty_table_is_the_identity(metric: Metric[Any]):
+    state = metric.update(metric.init(), table_of(metric, []))
+    assert text_of(metric, state) == text_of(metric, metric.init())
+
+
+def test_what_it_reads_is_declared(metric: Metric[Any]):
+    names = tuple(field.name for field in metric.columns)
+    assert sorted(names) == sorted((*metric.needs, *metric.optional))
+    assert metric.name in METRICS
+    table = table_of(metric, [])
+    for needed in metric.needs:
+        with pytest.raises(DataError, match=needed):
+            metric.update(metric.init(), table.drop_columns([needed]))
+
+
+def test_optional_columns_may_be_absent(metric: Metric[Any]):
+    table = table_of(metric, []).select(list(metric.needs))
+    assert metric.update(metric.init(), table) == metric.init()
+
+
+def body_key(content: dict[str, Any]) -> str:
+    """The first key that is the metric's own."""
+    return next(key for key in content if key not in ("metric", "version"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda c: None,
+        lambda c: [],
+        lambda c: {},
+        lambda c: {**c, "version": c["version"] + 1},
+        lambda c: {**c, "version": True},
+        lambda c: {**c, "metric": "another"},
+        lambda c: {**c, "extra": 0},
+        lambda c: {k: v for k, v in c.items() if k != body_key(c)},
+        lambda c: {**c, body_key(c): "1"},
+        lambda c: {**c, body_key(c): -1},
+        lambda c: {**c, body_key(c): 0.5},
+        lambda c: {**c, body_key(c): None},
+        lambda c: {**c, body_key(c): [[]]},
+    ],
+)
+def test_anything_else_is_refused(metric: Metric[Any], change: Any):
+    content = json.loads(text_of(metric, metric.init()))
+    with pytest.raises(DataError, match="state of"):
+        metric.decode(change(content))

@@ -1,0 +1,250 @@
+"""Accuracy: scorings, ties, what cannot be ranked, and relative improvement."""
+
+import math
+import random
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raveval.errors import DataError
+from raveval.metrics.accuracy import METRIC
+from raveval.types import Estimate
+
+INF, NAN = math.inf, math.nan
+
+
+def compute(*rows: Mapping[str, Any]) -> Mapping[str, Estimate]:
+    return METRIC.compute(METRIC.update(METRIC.init(), pa.Table.from_pylist(list(rows))))
+
+
+def notes(*rows: Mapping[str, Any]) -> Mapping[str, int]:
+    return METRIC.notes(METRIC.update(METRIC.init(), pa.Table.from_pylist(list(rows))))
+
+
+def values(*rows: Mapping[str, Any]) -> Mapping[str, float | None]:
+    return {name: estimate.value for name, estimate in compute(*rows).items()}
+
+
+def example(gold: int | None, *logprob_nats: float | None, **columns: Any) -> dict[str, Any]:
+    return {"gold": gold, "logprob_nats": list(logprob_nats), **columns}
+
+
+def test_each_scoring_may_prefer_another_choice():
+    row = {
+        "logprob_nats": [-4.0, -5.0, -6.0, -7.0, -8.0],
+        "n_tokens": [1, 2, 1, 1, 1],  # -2.5 for the second
+        "n_chars": [1, 1, 9, 1, 1],  # -0.67 for the third
+        "n_bytes": [1, 1, 1, 100, 1],  # -0.07 for the fourth
+        "unconditional_nats": [-1.0, -1.0, -1.0, -1.0, -9.0],  # +1 for the last
+    }
+    best = {"raw": 0, "per_token": 1, "per_char": 2, "per_byte": 3, "unconditional": 4}
+    for scoring, gold in best.items():
+        found = values({**row, "gold": gold, "scoring": scoring})
+        assert {name: found[f"accuracy_{name}"] for name in best} == {
+            name: float(name == scoring) for name in best
+        }
+        assert found["accuracy"] == 1.0, "the primary scoring is the task's"
+    assert values({**row, "gold": 0})["accuracy"] == 1.0, "raw where none is named"
+    assert values({**row, "gold": 0, "scoring": None})["accuracy"] == 1.0
+
+
+def test_a_tie_is_no_choice():
+    rows = [example(0, -1.0, -1.0, -2.0), example(1, -1.0, -1.0, -2.0), example(2, -1, -1, -2)]
+    found = compute(*rows)
+    assert found["accuracy_raw"].value == 0.0
+    assert found["accuracy_tie_aware"].value == pytest.approx(1 / 3)
+    assert notes(*rows) == {"accuracy_ties": 3, "accuracy_raw_ties": 3}
+
+
+def test_a_tie_below_the_maximum_does_not_matter():
+    found = compute(example(0, -1.0, -2.0, -2.0))
+    assert (found["accuracy"].value, found["accuracy_tie_aware"].value) == (1.0, 1.0)
+    assert notes(example(0, -1.0, -2.0, -2.0)) == {}
+
+
+def test_all_impossible_is_a_tie_of_all_not_free_credit():
+    row = example(0, -INF, -INF)
+    assert values(row)["accuracy_raw"] == 0.0
+    assert values(row)["accuracy_tie_aware"] == 0.5
+    assert notes(row)["accuracy_raw_ties"] == 1
+
+
+def test_one_impossible_choice_is_just_bad():
+    assert values(example(1, -INF, -700.0))["accuracy_raw"] == 1.0
+
+
+@pytest.mark.parametrize("bad", [NAN, None, INF])
+def test_no_log_likelihood_makes_the_example_invalid(bad: float | None):
+    found = compute(example(0, -1.0, bad), example(1, -2.0, -1.0))
+    assert (found["accuracy_raw"].value, found["accuracy_raw"].n) == (1.0, 1)
+    assert found["probability_mass"].n == 1
+    assert notes(example(0, -1.0, bad)) == {
+        "accuracy_not_a_number": 1,
+        "accuracy_raw_not_a_number": 1,
+    }
+    alone = compute(example(0, -1.0, bad))
+    assert alone["accuracy_raw"].reason == "no valid example"
+    assert alone["probability_mass"].reason == "no valid example"
+
+
+def test_a_length_of_zero_is_invalid_for_that_scoring_only():
+    rows = [
+        example(0, -1.0, 0.0, n_tokens=[1, 0], n_chars=[3, 4]),
+        example(0, -1.0, -4.0, n_tokens=[1, 1], n_chars=[3, 4]),
+    ]
+    found = compute(*rows)
+    assert (found["accuracy_per_token"].value, found["accuracy_per_token"].n) == (1.0, 1)
+    assert found["accuracy_raw"].n == found["accuracy_per_char"].n == 2
+    assert notes(*rows) == {"accuracy_per_token_zero_length": 1}
+
+
+def test_not_measured_is_said_and_zero_is_zero():
+    found = compute(example(0, -1.0, -2.0), example(0, -1.0, -2.0, unconditional_nats=None))
+    for scoring in ("per_token", "per_char", "per_byte", "unconditional"):
+        assert found[f"accuracy_{scoring}"].value is None
+        assert found[f"accuracy_{scoring}"].reason == "not measured"
+    assert (
+        values(example(1, -1.0, -2.0, unconditional_nats=[-1.0, -1.0]))["accuracy_unconditional"]
+        == 0
+    )
+
+
+def test_partly_measured_is_counted():
+    rows = [example(0, -1.0, -2.0, n_tokens=[1, 1]), example(0, -1.0, -2.0, n_tokens=None)]
+    assert compute(*rows)["accuracy_per_token"].n == 1
+    assert notes(*rows) == {"accuracy_per_token_not_measured": 1}
+
+
+def test_impossible_with_and_without_the_question_says_nothing():
+    rows = [example(0, -INF, -1.0, unconditional_nats=[-INF, -1.0])]
+    assert compute(*rows)["accuracy_unconditional"].reason == "no valid example"
+    assert compute(*rows)["accuracy_raw"].value == 0.0
+
+
+def test_a_primary_scoring_that_is_not_measured():
+    assert (
+        compute(example(0, -1.0, -2.0, scoring="unconditional"))["accuracy"].reason
+        == "not measured"
+    )
+
+
+def test_no_gold_is_counted():
+    rows = [example(None, -1.0, -2.0), example(0, -1.0, -2.0)]
+    assert compute(*rows)["accuracy"].n == 1
+    assert notes(*rows) == {"accuracy_no_gold": 1, "accuracy_raw_no_gold": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (example(2, -1.0, -2.0), "gold is 2, but the example has 2 choices"),
+        (example(-1, -1.0, -2.0), "gold is -1"),
+        ({"gold": 0, "logprob_nats": pa.scalar([], pa.list_(pa.float64()))}, "at least one choice"),
+        (example(0, -1.0, -2.0, n_tokens=[1]), "n_tokens has 1 values, but logprob_nats has 2"),
+        (example(0, -1.0, -2.0, n_chars=[1, -2]), "n_chars has -2"),
+        (example(0, -1.0, -2.0, n_tokens=[1, None]), "null inside"),
+        (example(0, -1.0, -2.0, n_tokens=[1.5, 1.0]), "expected a list of integers"),
+        (example(0, -1.0, -2.0, scoring="per_chr"), "did you mean 'per_char'"),
+        ({"gold": "0", "logprob_nats": [-1.0]}, "gold: expected an integer, found string"),
+        ({"gold": True, "logprob_nats": [-1.0]}, "gold: expected an integer, found bool"),
+        ({"gold": 0, "logprob_nats": ["-1.0"]}, "expected a list of numbers"),
+        ({"gold": 0, "logprob_nats": None}, "logprob_nats: expected a list of numbers, found null"),
+        ({"gold": 0, "logprob_nats": -1.0}, "expected a list of numbers, found double"),
+        ({"gold": 2**40, "logprob_nats": [-1.0]}, "gold: expected an integer"),
+    ],
+)
+def test_what_cannot_be_is_refused(row: dict[str, Any], message: str):
+    with pytest.raises(DataError, match=message):
+        compute(row)
+
+
+def test_relative_improvement_has_three_readings_once_k_varies():
+    """The figures of 40 % K=2 (accuracy .8) and 60 % K=5 (accuracy .5), by hand."""
+    two = [example(int(i >= 32), -1.0, -2.0) for i in range(40)]
+    five = [example(int(i >= 30), -1.0, -2.0, -3.0, -3.0, -3.0) for i in range(60)]
+    found = values(*two, *five)
+    accuracy, baseline = Fraction(62, 100), Fraction(40, 200) + Fraction(60, 500)
+    assert found["accuracy"] == 0.62
+    assert found["random_baseline"] == float(baseline)
+    assert found["relative_improvement"] == float((accuracy - baseline) / baseline)
+    assert found["relative_improvement_per_example"] == float(Fraction(2 * 32 + 5 * 30, 100) - 1)
+    assert found["relative_improvement_per_n_choices"] == float(
+        (Fraction(8, 5) + Fraction(5, 2)) / 2 - 1
+    )
+
+
+def test_with_one_k_all_readings_and_their_intervals_agree():
+    rows = [example(int(i % 3 == 0), -1.0, -2.0, -3.0, -4.0) for i in range(50)]
+    found = compute(*rows)
+    names = [n for n in found if n.startswith("relative_improvement")]
+    assert len(names) == 3
+    accuracy = found["accuracy"]
+    assert accuracy.low is not None
+    assert accuracy.high is not None
+    assert accuracy.stderr is not None
+    for name in names:
+        e = found[name]
+        assert (e.low, e.high) == pytest.approx((4 * accuracy.low - 1, 4 * accuracy.high - 1))
+        assert e.stderr == pytest.approx(4 * accuracy.stderr)
+
+
+def test_probability_mass_is_exact():
+    """numpy's exponential may depend on where an element lies; ours must not."""
+    rng = random.Random(5)
+    rows = [
+        example(0, *(-rng.expovariate(0.3) for _ in range(rng.randint(1, 9)))) for _ in range(500)
+    ]
+    masses = [math.fsum(math.exp(nats) for nats in row["logprob_nats"]) for row in rows]
+    found = compute(*rows)["probability_mass"]
+    assert found.value == float(sum(map(Fraction, masses)) / 500)
+    assert found.stderr == pytest.approx(np.std(masses) / math.sqrt(500), rel=1e-12)
+
+
+def plain_outcome(row: Mapping[str, Any]) -> tuple[bool, Fraction]:
+    """Strict correctness and tie-aware credit of one example, one choice after another."""
+    scores = row["logprob_nats"]
+    best = [i for i, s in enumerate(scores) if s == max(scores)]
+    return best == [row["gold"]], Fraction(row["gold"] in best, len(best))
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    st.lists(
+        st.integers(1, 6).flatmap(
+            lambda k: st.builds(
+                lambda gold, scores: example(gold, *scores),
+                st.integers(0, k - 1),
+                st.lists(st.sampled_from([-1.0, -2.0, -3.0, -INF]), min_size=k, max_size=k),
+            )
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_against_a_loop(rows: list[dict[str, Any]]):
+    outcomes = [plain_outcome(row) for row in rows]
+    found = values(*rows)
+    assert found["accuracy_raw"] == sum(correct for correct, _ in outcomes) / len(rows)
+    assert found["accuracy_tie_aware"] == float(sum(credit for _, credit in outcomes) / len(rows))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([[-1.0, -2.0]], pa.large_list(pa.float32())),
+        pa.array([[-1.0, -2.0]], pa.list_(pa.float64(), 2)),
+        pa.array([[-1, -2]], pa.list_(pa.int64())),
+        pa.array([[0.0, 0.0], [-1.0, -2.0]], pa.list_(pa.float64())).slice(1),
+    ],
+)
+def test_any_arrow_layout_of_the_same_numbers(column: pa.Array):
+    table = pa.table({"gold": pa.array([0], pa.int64()), "logprob_nats": column})
+    found = METRIC.compute(METRIC.update(METRIC.init(), table))
+    assert found["accuracy_raw"].value == 1.0
+    assert found["probability_mass"].value == math.exp(-1) + math.exp(-2)

@@ -1,0 +1,217 @@
+"""SQuAD semantics on text that is out to break them, against the plain re-implementation."""
+
+import random
+import string
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from raveval.errors import DataError
+from raveval.metrics import squad, squad2
+from raveval.types import Estimate
+from tests.official_squad import plain_v1, plain_v2
+
+PIECES = [
+    *(
+        "the",
+        "a",
+        "an",
+        "The",
+        "AN",
+        "thee",
+        "ant",
+        "cat",
+        "Cats",
+        "dog",
+        "naïve",
+        "NAÏVE",
+        "1,000",
+    ),
+    *(
+        "İ",
+        "ß",
+        "ΣΑΣ",
+        "σας",
+        "\uff21",
+        "\u212a",
+        "k",
+        "é",
+        "e\u0301",
+        "\u0301",
+        "a\u0301",
+        "北京",
+        "🙂",
+    ),
+    *(" ", "  ", "\t", "\n", "\x1c", "\xa0", "\u2003", "\u200b", "\u2013", "\u2019", "_", "'", "-"),
+    *(string.punctuation[i] for i in range(0, 32, 5)),
+]
+texts = st.lists(st.sampled_from(PIECES), max_size=10).map("".join) | st.text(max_size=12)
+answers = st.lists(texts, min_size=1, max_size=4)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(texts, answers)
+def test_v1_bit_for_bit(prediction: str, references: list[str]):
+    assert squad.score(prediction, references) == plain_v1(prediction, references)
+    found = squad.match(prediction, references)
+    exact, f1 = plain_v1(prediction, references)
+    assert found.exact == exact
+    assert found.numerator / found.denominator == pytest.approx(f1, rel=1e-15)
+
+
+@settings(max_examples=500, deadline=None, derandomize=True)
+@given(texts, st.lists(texts, max_size=4))
+def test_v2_bit_for_bit(prediction: str, references: list[str]):
+    assert squad2.score(prediction, references) == plain_v2(prediction, references)
+    found = squad2.match(prediction, references)
+    assert found.exact == plain_v2(prediction, references)[0]
+    assert found.numerator / found.denominator == pytest.approx(
+        plain_v2(prediction, references)[1], rel=1e-15
+    )
+
+
+@pytest.mark.parametrize(
+    ("prediction", "references", "v1", "v2"),
+    [
+        ("", [""], (True, 0.0), (True, 1.0)),
+        ("", ["the"], (True, 0.0), (True, 1.0)),
+        ("the", ["a"], (True, 0.0), (True, 1.0)),
+        ("a.n.", ["An"], (True, 0.0), (True, 1.0)),
+        ("", ["x"], (False, 0.0), (False, 0.0)),
+        ("x", [""], (False, 0.0), (False, 0.0)),
+        ("the\u2013cat", ["\u2013cat"], (True, 1.0), (True, 1.0)),
+        ("\u2019tis", ["'tis"], (False, 0.0), (False, 0.0)),
+        ("twenty-one", ["twenty one"], (False, 0.0), (False, 0.0)),
+        ("caf\u00e9", ["cafe\u0301"], (False, 0.0), (False, 0.0)),
+        ("a\x1cb", ["b"], (True, 1.0), (True, 1.0)),
+        ("cat\xa0dog", ["cat dog"], (True, 1.0), (True, 1.0)),
+        ("\u212a", ["k"], (True, 1.0), (True, 1.0)),
+        ("ΣΑΣ", ["σας"], (True, 1.0), (True, 1.0)),
+        ("Eiffel Tower", ["the Eiffel Tower.", "Eiffel tower"], (True, 1.0), (True, 1.0)),
+        ("cat dog", ["a bird", "cat"], (False, 2 / 3), (False, 2 / 3)),
+    ],
+)
+def test_known_edges(
+    prediction: str, references: list[str], v1: tuple[bool, float], v2: tuple[bool, float]
+):
+    assert squad.score(prediction, references) == pytest.approx(v1, rel=1e-15)
+    assert squad2.score(prediction, references) == pytest.approx(v2, rel=1e-15)
+
+
+def test_an_accent_continues_no_word():
+    assert squad.tokens("a\u0301") == ("\u0301",), "a combining mark is no word character"
+
+
+def test_no_references():
+    with pytest.raises(DataError, match="no score without a reference"):
+        squad.score("x", [])
+    assert squad2.score("x", []) == (False, 0.0)
+    assert squad2.score("", []) == (True, 1.0)
+    assert squad2.score("the", []) == (True, 1.0), "an article alone is nothing"
+
+
+def computed(
+    module: Any, predictions: Sequence[str | None], references: Sequence[Sequence[str]]
+) -> tuple[dict[str, Estimate], dict[str, int]]:
+    metric = module.METRIC
+    table = pa.table(
+        {
+            "prediction": pa.array(predictions, pa.string()),
+            "references": pa.array(references, pa.list_(pa.string())),
+        }
+    )
+    state = metric.update(metric.init(), table)
+    return metric.compute(state), metric.notes(state)
+
+
+def test_means_and_standard_errors():
+    rng = random.Random(11)
+    words = ["cat", "dog", "bird", "fish", "the"]
+    predictions = [" ".join(rng.choices(words, k=rng.randint(1, 5))) for _ in range(300)]
+    references = [[" ".join(rng.choices(words, k=rng.randint(1, 5)))] for _ in range(300)]
+    scores = [squad.score(p, r) for p, r in zip(predictions, references, strict=True)]
+    found, _ = computed(squad, predictions, references)
+    f1 = [s.f1 for s in scores]
+    assert found["f1"].value == pytest.approx(np.mean(f1), rel=1e-13)
+    assert found["f1"].stderr == pytest.approx(np.std(f1, ddof=1) / np.sqrt(300), rel=1e-12)
+    assert found["f1"].interval == "normal95"
+    assert found["exact_match"].value == sum(s.exact for s in scores) / 300
+    assert found["exact_match"].interval == "wilson95"
+
+
+def test_the_mean_is_the_exact_one():
+    """Thirds have no double; their exact mean is rounded once."""
+    found, _ = computed(squad, ["cat dog"] * 3 + ["bird"], [["cat"]] * 3 + [["bird"]])
+    assert found["f1"].value == float((3 * Fraction(2, 3) + 1) / 4)
+
+
+def test_unanswered_scores_zero_and_is_counted():
+    found, notes = computed(squad, ["cat", None], [["cat"], ["dog"]])
+    assert (found["exact_match"].value, found["f1"].value, found["f1"].n) == (0.5, 0.5, 2)
+    assert notes == {"unanswered": 1}
+    found, notes = computed(squad2, [None, ""], [[], []])
+    assert found["exact_match_no_answer"].value == 0.5
+    assert notes == {"unanswered": 1}
+
+
+def test_a_question_without_references_is_left_out_of_v1():
+    found, notes = computed(squad, ["cat", "dog"], [["cat"], []])
+    assert (found["f1"].value, found["f1"].n) == (1.0, 1)
+    assert notes == {"without_references": 1}
+    found, _ = computed(squad, ["dog"], [[]])
+    assert found["f1"].reason == found["exact_match"].reason == "no references"
+
+
+def test_v2_splits_by_whether_there_is_an_answer():
+    found, _ = computed(squad2, ["cat", "", "x", "cat dog"], [["cat"], [], [], ["dog", "the"]])
+    values = {name: estimate.value for name, estimate in found.items()}
+    assert values["exact_match"] == 0.5
+    assert values["exact_match_has_answer"] == 0.5
+    assert values["f1_has_answer"] == pytest.approx((1 + 2 / 3) / 2)
+    assert values["f1_no_answer"] == values["exact_match_no_answer"] == 0.5
+    only_answered, _ = computed(squad2, ["cat"], [["cat"]])
+    assert only_answered["f1_no_answer"].reason == "n=0"
+
+
+def test_long_texts_take_linear_time():
+    long = " ".join(f"w{i % 977}" for i in range(50_000))
+    assert squad.score(long, [long[::-1], long]).exact
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"prediction": ["x"]}, "references: no such column; columns present: prediction"),
+        ({"prediction": [1], "references": [["x"]]}, "prediction: expected a text, found int64"),
+        ({"prediction": ["x"], "references": ["x"]}, "references: expected a list of texts"),
+        ({"prediction": ["x"], "references": [["x", None]]}, "null inside"),
+        (
+            {"prediction": ["x", "y"], "references": [["x"], None]},
+            "references: expected a list of texts, found null",
+        ),
+    ],
+)
+@pytest.mark.parametrize("module", [squad, squad2])
+def test_what_cannot_be_is_refused(module: Any, columns: dict[str, Any], message: str):
+    with pytest.raises(DataError, match=message):
+        module.METRIC.update(module.METRIC.init(), pa.table(columns))
+
+
+@pytest.mark.parametrize("module", [squad, squad2])
+def test_states_of_other_character_tables_are_refused(module: Any):
+    content = module.METRIC.encode(module.METRIC.init())
+    with pytest.raises(DataError, match=r"Unicode tables '9\.0\.0'"):
+        module.METRIC.decode({**content, "text_tables": "9.0.0"})
+
+
+@pytest.mark.parametrize("cell", [[2, 1, 1, 5], [0, 2, 4, 5], [0, 3, 2, 5], [0, 0, 0, 5]])
+def test_cells_that_no_answer_can_have_are_refused(cell: list[int]):
+    content = squad.METRIC.encode(squad.METRIC.init())
+    with pytest.raises(DataError, match="no pair of scores"):
+        squad.METRIC.decode({**content, "scores": [cell]})
