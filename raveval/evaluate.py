@@ -169,7 +169,7 @@ def score_examples(
                 **columns,
             }
         )
-    return pa.Table.from_pylist(rows, schema=schema(protocol.COLUMNS))
+    return protocol.derive(pa.Table.from_pylist(rows, schema=schema(protocol.COLUMNS)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ cannot hide.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +17,6 @@ import pyarrow.compute as pc
 
 from raveval.errors import DataError
 from raveval.evaluate import POOLED, ShardStates, load_metric
-from raveval.metrics import Json
 from raveval.store import Receipt, RunDirectory, shards_of
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
 
@@ -93,34 +93,41 @@ def _task_results(
     for each in states:
         usage += each.usage
         by_status.update(each.by_status)
-    metrics = entry["metrics"]
+    merged = {group: _merged(states, group, entry["metrics"]) for group in (POOLED, *groups)}
     return TaskResults(
-        metrics=_estimates(states, POOLED, metrics),
+        metrics=_estimates(merged[POOLED]),
+        notes={
+            name: count
+            for key, state in merged[POOLED].items()
+            for name, count in load_metric(key).notes(state).items()
+        },
         coverage=Coverage(dict(sorted(by_status.items()))),
         usage=usage,
         protocol=entry["protocol"],
         num_fewshot=entry["num_fewshot"],
         version=entry["version"],
-        groups={group: _estimates(states, group, metrics) for group in groups},
+        groups={group: _estimates(merged[group]) for group in groups},
         failures=_failures(directory, receipts),
     )
 
 
-def _estimates(
-    states: Sequence[ShardStates], group: str, metrics: Sequence[str]
-) -> dict[str, Estimate]:
-    estimates: dict[str, Estimate] = {}
+def _merged(states: Sequence[ShardStates], group: str, metrics: Sequence[str]) -> dict[str, Any]:
+    """Return the state of each metric over all shards that know the group."""
+    known = [each.states[group] for each in states if group in each.states]
+    merged = {}
     for name in metrics:
         metric = load_metric(name)
-        merged = metric.init()
-        for encoded in _encoded(states, group, name):
-            merged = metric.merge(merged, metric.decode(encoded))
-        estimates.update(metric.compute(merged))
-    return estimates
+        parts = (metric.decode(encoded[name]) for encoded in known)
+        merged[name] = functools.reduce(metric.merge, parts, metric.init())
+    return merged
 
 
-def _encoded(states: Sequence[ShardStates], group: str, name: str) -> list[Json]:
-    return [each.states[group][name] for each in states if group in each.states]
+def _estimates(merged: Mapping[str, Any]) -> dict[str, Estimate]:
+    return {
+        name: estimate
+        for key, state in merged.items()
+        for name, estimate in load_metric(key).compute(state).items()
+    }
 
 
 def _failures(directory: RunDirectory, receipts: Sequence[Receipt]) -> dict[str, str]:

@@ -305,7 +305,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class TaskResults:
-    """The numbers of one task: `metrics` pooled over all examples, `groups` by subject."""
+    """The numbers of one task: `metrics` pooled over all examples, `groups` by subject.
+
+    `notes` are counts that explain the metrics: ties, examples that one of them cannot rank, ….
+    `failures` maps the ids of the first missing examples to "status: message".
+    """
 
     metrics: Mapping[str, Estimate]
     coverage: Coverage
@@ -315,13 +319,13 @@ class TaskResults:
     version: int
     groups: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
     """What a run found out.
 
-    `failures` of a task maps the ids of its first missing examples to "status: message".
     `fingerprints` are those of the replies and of the scores, by task. `times` is all that may
     differ between two runs of the same thing.
     """

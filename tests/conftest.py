@@ -1,8 +1,15 @@
 """Fixtures that several test folders share."""
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# Elsewhere examples are drawn anew each time; a change must not fail on another one's luck.
+settings.register_profile("ci", derandomize=True, deadline=None)
+settings.register_profile("local", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

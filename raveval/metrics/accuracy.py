@@ -173,6 +173,20 @@ class Accuracy:
         return state
 
 
+def predicted(records: pa.Table) -> pa.Array:
+    """Return the index of each example's choice under its primary scoring; null where none is best.
+
+    Raises:
+        DataError: a column has the wrong type or a value that cannot be.
+    """
+    choices, primary = read_choices(records), primary_scorings(records)
+    chosen = np.full(len(choices), -1)
+    for scoring, ranking in rank(choices, records):
+        is_single = (primary == scoring) & (ranking.invalid == VALID) & (ranking.tied == 1)
+        chosen[is_single] = ranking.predicted[is_single]
+    return pa.array(chosen, pa.int32(), mask=chosen < 0)
+
+
 def _count_rows(*columns: Integers) -> Counts:
     """Return how often each row of numbers occurs that the columns make side by side."""
     if not len(columns[0]):

@@ -71,6 +71,10 @@ class EvaluationProtocol(Protocol):
         """Turn the answers into a status, a message where the example is missing, its columns."""
         ...
 
+    def derive(self, records: pa.Table) -> pa.Table:
+        """Return the records with those columns filled in that follow from the others."""
+        ...
+
 
 def missing(reply: Reply) -> tuple[Status, str | None, Record]:
     """Return what `score` gives for an example without a usable reply.

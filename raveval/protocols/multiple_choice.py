@@ -13,8 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from raveval.engines import Capability
+from raveval.metrics import accuracy
 from raveval.protocols import Ask, Record, TaskSettings, missing
 from raveval.types import Answers, ChoiceScores, Example, ScoreChoices, Status
 
@@ -68,3 +70,17 @@ def score(
     }
     status = Status.TRUNCATED if reply.n_truncated_tokens else Status.OK
     return status, None, columns
+
+
+def derive(records: pa.Table) -> pa.Table:
+    """Add the choice under the primary scoring; a tie chooses nothing and is not correct."""
+    is_scored = pc.is_valid(records["logprob_nats"]).combine_chunks()
+    predicted = accuracy.predicted(records.filter(is_scored))
+    nothing = pa.nulls(len(records), pa.int32())
+    everywhere = pc.replace_with_mask(nothing, is_scored, predicted)
+    is_hit = pc.fill_null(pc.equal(everywhere, records["gold"].combine_chunks()), False)
+    is_correct = pc.if_else(is_scored, is_hit, None)
+    for name, column in (("predicted", everywhere), ("is_correct", is_correct)):
+        place = records.schema.get_field_index(name)
+        records = records.set_column(place, records.schema.field(place), column)
+    return records

@@ -69,3 +69,8 @@ def score(
             "n_output_tokens": reply.n_output_tokens,
         },
     )
+
+
+def derive(records: pa.Table) -> pa.Table:
+    """Return the records as they are: nothing follows from the columns together."""
+    return records

@@ -151,6 +151,7 @@ def _task_content(task: TaskResults) -> dict[str, Any]:
         "protocol": task.protocol,
         "num_fewshot": task.num_fewshot,
         "version": task.version,
+        "notes": dict(task.notes),
         **({"groups": groups} if groups else {}),
         "failures": dict(task.failures),
     }
@@ -170,6 +171,7 @@ def _read_task(content: Any, where: str) -> TaskResults:
         num_fewshot=_field(task, "num_fewshot", (int,), where),
         version=_field(task, "version", (int,), where),
         groups=_each(task.get("groups", {}), f"{where}.groups", _read_metrics),
+        notes=_each(_field(task, "notes", (dict,), where), f"{where}.notes", _read_count),
         failures=_texts(_field(task, "failures", (dict,), where), f"{where}.failures"),
     )
 
@@ -190,6 +192,10 @@ def _read_coverage(content: Any, where: str) -> Coverage:
         if given != expected:
             raise DataError(f"results.json: {where}.{key}: is {given}, by_status says {expected}")
     return coverage
+
+
+def _read_count(content: Any, where: str) -> int:
+    return int(_field({where: content}, where, (int,), ""))
 
 
 def _texts(content: Any, where: str) -> dict[str, str]:

@@ -69,7 +69,7 @@ def _percent_decimals(estimate: Estimate) -> int:
     """One digit more than the interval's half width supports, from one to four; two without."""
     if estimate.low is None or estimate.high is None or not estimate.high > estimate.low:
         return 2
-    half_width = 50 * (estimate.high - estimate.low)
+    half_width = min(50 * (estimate.high - estimate.low), 1e300)  # a log of infinity is no digit
     return min(max(1 - math.floor(math.log10(half_width)), 1), 4)
 
 

@@ -18,6 +18,7 @@ from raveval.report.tables import (
     macro_lines,
     metric_table,
     missing_lines,
+    note_lines,
     result_table,
     usage_table,
 )
@@ -37,7 +38,7 @@ def print_table(results: Results, console: Console) -> None:
     """
     _print_line(console, header_line(results))
     print_cells(result_table(results), console)
-    for line in (*macro_lines(results), *missing_lines(results)):
+    for line in (*macro_lines(results), *note_lines(results), *missing_lines(results)):
         _print_line(console, line)
 
 
@@ -110,6 +111,7 @@ def _coverage_section(results: Results) -> Iterator[str]:
     ]
     kinds = {kind for task in results.tasks.values() for kind in counts(task.coverage, ADVICE)}
     lines += [f"- *{kind}*: {ADVICE[kind]}" for kind in ADVICE if kind in kinds]
+    lines += [f"- {_escaped(line)}" for line in note_lines(results)]
     yield "\n".join(lines)
     for name, task in results.tasks.items():
         if task.failures:

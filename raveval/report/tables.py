@@ -112,6 +112,14 @@ def missing_lines(results: Results) -> list[str]:
     return lines + [f"{kind}: {ADVICE[kind]}" for kind in kinds]
 
 
+def note_lines(results: Results) -> Iterator[str]:
+    """Say what explains a task's numbers: ties, examples that one of its metrics cannot use."""
+    for name, task in results.tasks.items():
+        if task.notes:
+            notes = ", ".join(f"{plain(note)} {count}" for note, count in task.notes.items())
+            yield f"{plain(name)}: {notes}"
+
+
 def coverage_text(coverage: Coverage) -> str:
     """Return what became of the examples of a task, in words.
 

@@ -6,7 +6,7 @@ import math
 import pyarrow as pa
 import pytest
 
-from raveval.engines import EngineDied
+from raveval.engines import Capability, EngineDied
 from raveval.engines.scripted import Options, default_reply, start
 from raveval.evaluate import (
     POOLED,
@@ -22,12 +22,15 @@ from raveval.evaluate import (
 )
 from raveval.protocols import TaskSettings, schema
 from raveval.types import (
+    Answers,
     ChoiceScores,
     Completion,
     DocumentScore,
     Example,
     Failure,
     ModelRef,
+    Reply,
+    Request,
     Sampling,
     Status,
     Usage,
@@ -45,13 +48,20 @@ EXAMPLES = [
 class _Engine:
     """An engine that answers from a function."""
 
-    capabilities = frozenset()
+    capabilities: frozenset[Capability] = frozenset()
 
     def __init__(self, answer):
         self._answer = answer
 
-    async def reply(self, request):
-        return await self._answer(request)
+    async def reply(self, request: Request) -> Reply:
+        reply: Reply = await self._answer(request)
+        return reply
+
+    def describe(self) -> dict[str, str | int | None]:
+        return {}
+
+    async def close(self) -> None:
+        return
 
 
 def ask(examples, answer, task=CHOICE, deadline=5.0):
@@ -117,6 +127,18 @@ def test_states_by_group_add_up_to_the_pooled_state() -> None:
     metric = load_metric("accuracy")
     parts = [metric.decode(states[group]["accuracy"]) for group in "gh"]
     assert metric.encode(metric.merge(*parts)) == states[POOLED]["accuracy"]
+
+
+def test_the_choice_is_in_the_records_and_a_tie_chooses_nothing() -> None:
+    scores = [(-1.0, -2.0), (-2.0, -2.0), (-3.0, -1.0)]
+    answers: list[Answers] = [
+        (ChoiceScores(pair, None, (1, 1), (False, False), 1, 4),) for pair in scores
+    ]
+    answers.append((Failure(Status.OVERLONG, "too long"),))
+    records = score_examples(EXAMPLES[:4], answers, CHOICE)
+    assert records["gold"].to_pylist() == [0, 1, 0, None]
+    assert records["predicted"].to_pylist() == [0, None, 1, None]
+    assert records["is_correct"].to_pylist() == [True, False, False, None]
 
 
 def test_records_have_the_schema_of_their_protocol() -> None:
