@@ -39,7 +39,7 @@ def generate(
         logits = step.logits_after(output)
         if bool(logits.isnan().any()) or not bool(logits.isfinite().any()):
             return Failure(Status.FAILED, "the model's logits are not finite (try dtype: float32)")
-        output.append(_choose(logits, (*prompt.token_ids, *output), sampling, source))
+        output.append(choose(logits, (*prompt.token_ids, *output), sampling, source))
         if output[-1] in model.end_ids:
             return _completion(decode(tuple(output[:-1])), "stop", prompt, output)
         if sampling.stop:
@@ -73,9 +73,17 @@ class _Steps:
         return reply.logits[0, -1].float().cpu()
 
 
-def _choose(logits: Any, seen: tuple[int, ...], sampling: Sampling, source: Any) -> int:
+def choose(logits: Any, seen: tuple[int, ...], sampling: Sampling, source: Any) -> int:
+    """Return the next token: the most probable one at temperature 0, else one drawn from `source`.
+
+    Args:
+        logits: float32, shape `(n_vocabulary,)`; left as they are.
+        seen: tokens of prompt and output so far, which the repetition penalty is for.
+        sampling: the filters.
+        source: a `torch.Generator` on the CPU.
+    """
     if sampling.repetition_penalty != 1.0:
-        index = torch.tensor(sorted(set(seen)))
+        index = torch.tensor(sorted(set(seen)), dtype=torch.long)
         known = logits[index]
         penalty = sampling.repetition_penalty
         logits = logits.clone()

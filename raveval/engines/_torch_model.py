@@ -65,7 +65,8 @@ def load(model: ModelRef, *, end_id: int | None, trust_remote_code: bool) -> Tor
                 trust_remote_code=trust_remote_code,
                 output_loading_info=True,
             )
-    except (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError) as exc:
+            whole.to(device)
+    except Exception as exc:  # the readers of weights raise errors of their own, rooted here
         reason = " ".join(str(exc).split())[:500]
         raise ModelError(f"model {model.name!r}: its weights cannot be loaded: {reason}") from exc
     # transformers fills such weights with random numbers and only warns.
@@ -77,7 +78,6 @@ def load(model: ModelRef, *, end_id: int | None, trust_remote_code: bool) -> Tor
             f"the checkpoint complete, and is config.json its own?"
         )
     whole.eval().requires_grad_(False)
-    whole.to(device)
     trunk, head = _parts(whole)
     stated = whole.generation_config.eos_token_id if whole.generation_config else None
     ends = [*(stated if isinstance(stated, list) else [stated]), end_id]
