@@ -58,7 +58,9 @@ def test_a_tie_is_no_choice():
     rows = [example(0, -1.0, -1.0, -2.0), example(1, -1.0, -1.0, -2.0), example(2, -1, -1, -2)]
     found = compute(*rows)
     assert found["accuracy_raw"].value == 0.0
-    assert found["accuracy_tie_aware"].value == pytest.approx(1 / 3)
+    tie_aware = found["accuracy_tie_aware"]
+    assert tie_aware.value == pytest.approx(1 / 3)
+    assert tie_aware.stderr == pytest.approx(np.std([0.5, 0.5, 0.0], ddof=1) / math.sqrt(3))
     assert notes(*rows) == {"accuracy_ties": 3, "accuracy_raw_ties": 3}
 
 

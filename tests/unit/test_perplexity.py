@@ -203,11 +203,14 @@ def test_entropy_that_no_engine_saw():
     column = pa.array([None, None], pa.float64())
     found = compute(entropy.METRIC, entropy_nats=column, n_tokens=[3, 4])["entropy_nats"]
     assert (found.value, found.reason) == (None, "not measured")
-    columns: dict[str, list[Any]] = {"entropy_nats": [1.0, None, NAN], "n_tokens": [1, 5, 5]}
+    columns: dict[str, list[Any]] = {
+        "entropy_nats": [1.0, None, NAN, INF],
+        "n_tokens": [1, 5, 5, 5],
+    }
     assert compute(entropy.METRIC, **columns)["entropy_nats"].value == 1.0
     assert notes(entropy.METRIC, **columns) == {
         "entropy_nats_unmeasured": 1,
-        "entropy_nats_invalid": 1,
+        "entropy_nats_invalid": 2,
     }
     empty = compute(entropy.METRIC, entropy_nats=[0.0], n_tokens=[0])["entropy_nats"]
     assert empty.reason == "no tokens"
