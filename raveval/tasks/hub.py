@@ -127,7 +127,6 @@ def _nothing_found(
 def _translating_faults(dataset: str, revision: str) -> Iterator[None]:
     """Turn what the hub's library raises into one DataError."""
     try:
-        import httpx
         from huggingface_hub.errors import (
             GatedRepoError,
             HFValidationError,
@@ -152,7 +151,7 @@ def _translating_faults(dataset: str, revision: str) -> Iterator[None]:
         raise DataError(
             f"{dataset}: the hub has no such dataset, or HF_TOKEN does not open it"
         ) from exc
-    except (httpx.HTTPError, OSError) as exc:
+    except Exception as exc:  # the client underneath has changed twice, and its errors with it
         raise DataError(
             f"{dataset}@{revision}: the hub cannot be reached ({type(exc).__name__}: "
             f"{_first_line(exc)}); pass a local copy as `path:`"
@@ -165,12 +164,14 @@ def _first_line(exc: Exception) -> str:
 
 def _list_files(dataset: str, revision: str) -> tuple[str, list[str]]:
     with _translating_faults(dataset, revision):
-        import httpx
         from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
 
         try:
             found = HfApi().dataset_info(dataset, revision=revision, timeout=30)
-        except (httpx.TransportError, ConnectionError):
+        except HfHubHTTPError:
+            raise  # the hub has answered
+        except Exception:
             cached = _cached_files(dataset, revision)
             if cached is None:
                 raise
