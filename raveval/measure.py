@@ -210,7 +210,7 @@ def _missing(rows: Rows, index: int, name: str, path: str) -> DataError:
     present = rows.keep([index]).fields()
     return DataError(
         f"{rows.place(index)}: no field {path!r} for the metric's column {name!r}; "
-        f"{nearest(path, present)} Fields present: {', '.join(present)}. Name the right one with "
+        f"fields present: {', '.join(present)}. Name the right one with "
         f"--map {name}=FIELD (in Python: columns={{{name!r}: FIELD}})"
     )
 

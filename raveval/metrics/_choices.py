@@ -111,7 +111,7 @@ def read_choices(records: pa.Table) -> Choices:
 
 
 def rank(choices: Choices, records: pa.Table) -> Iterator[tuple[str, Ranking]]:
-    """Yield each scoring with the ranking of the examples by it; there is at least one example.
+    """Yield each scoring with the ranking of the examples by it.
 
     Raises:
         DataError: a column has not one value for each choice, or a negative length.

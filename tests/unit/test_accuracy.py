@@ -13,10 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raveval.errors import DataError
-from raveval.metrics.accuracy import METRIC
+from raveval.metrics.accuracy import METRIC, predicted
 from raveval.types import Estimate
 
 INF, NAN = math.inf, math.nan
+COLUMNS = {
+    "gold": pa.array([], pa.int32()),
+    "logprob_nats": pa.array([], pa.list_(pa.float64())),
+    "n_chars": pa.array([], pa.list_(pa.int32())),
+    "scoring": pa.array([], pa.string()),
+}
 
 
 def compute(*rows: Mapping[str, Any]) -> Mapping[str, Estimate]:
@@ -206,6 +212,19 @@ def test_probability_mass_is_exact():
     found = compute(*rows)["probability_mass"]
     assert found.value == float(sum(map(Fraction, masses)) / 500)
     assert found.stderr == pytest.approx(np.std(masses) / math.sqrt(500), rel=1e-12)
+
+
+def test_the_choice_of_each_example():
+    rows = [
+        example(0, -1.0, -2.0, n_chars=[1, 9]),
+        example(0, -1.0, -2.0, n_chars=[1, 9], scoring="per_char"),
+        example(0, -1.0, -1.0, n_chars=[1, 1]),
+        example(0, -1.0, NAN, n_chars=[1, 1]),
+        example(0, -1.0, -2.0, n_chars=[1, 0], scoring="per_char"),
+    ]
+    table = pa.Table.from_pylist(rows, schema=pa.table(COLUMNS).schema)
+    assert predicted(table).to_pylist() == [0, 1, None, None, None]
+    assert predicted(table.slice(0, 0)).to_pylist() == []
 
 
 def plain_outcome(row: Mapping[str, Any]) -> tuple[bool, Fraction]:

@@ -172,7 +172,10 @@ def bad(row: dict[str, Any]) -> list[Any]:
             bad({"answer": "x", "references": ["x"]}),
             r":3: no field 'prediction'.*--map prediction=",
         ),
-        (bad({"predictoin": "x", "references": ["x"]}), r"did you mean 'predictoin'\?"),
+        (
+            bad({"predictoin": "x", "references": ["x"]}),
+            r":3: no field 'prediction'.*; fields present: predictoin, ref",
+        ),
         (bad({**ROWS[0], "status": "done"}), r":3: status is 'done'; known: failed, invalid"),
         (bad({**ROWS[0], "status": ["ok"]}), r":3: status is \['ok'\]"),
         ([*ROWS, [1]], r":4: expected a JSON object, found list"),
