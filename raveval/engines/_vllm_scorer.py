@@ -21,7 +21,7 @@ from raveval.engines._encoding import Sequence, Span
 from raveval.engines._vllm_backends import Backend, RequestFailed
 from raveval.engines._vllm_sums import Sums
 
-CACHED_SPANS = 16384
+KNOWN_SPANS = 16384
 CHECK_TOKENS = 31
 CHECK_NATS = 1e-2  # a token; two ways through the same logits differ by far less, even in bfloat16
 
@@ -36,7 +36,8 @@ class Scorer:
         self.has_hook = has_hook
         self._block_tokens = block_tokens
         self._prefix_reuse = prefix_reuse
-        self._cache: OrderedDict[Sequence, asyncio.Task[Span]] = OrderedDict()
+        self._known: OrderedDict[Sequence, Span] = OrderedDict()
+        self._under_way: dict[Sequence, asyncio.Task[Span]] = {}
 
     async def continuations(self, rows: tuple[Sequence, ...]) -> tuple[Span, ...]:
         """Measure continuations, whose contexts are shared where they are the same.
@@ -73,17 +74,24 @@ class Scorer:
             RequestFailed: vLLM does not do one of them.
             EngineDied: the engine is gone.
         """
-        return tuple(await asyncio.gather(*(asyncio.shield(self._cached(row)) for row in rows)))
+        return tuple(await asyncio.gather(*(self._recurring(row) for row in rows)))
 
-    def _cached(self, row: Sequence) -> asyncio.Task[Span]:
-        task = self._cache.get(row)
-        if task is None or (task.done() and (task.cancelled() or task.exception())):
-            task = asyncio.ensure_future(self._alone(row))
-            self._cache[row] = task
-        self._cache.move_to_end(row)
-        if len(self._cache) > CACHED_SPANS:
-            self._cache.popitem(last=False)
-        return task
+    async def _recurring(self, row: Sequence) -> Span:
+        if span := self._known.get(row):
+            self._known.move_to_end(row)
+            return span
+        task = self._under_way.get(row)
+        if task is None:
+            task = self._under_way[row] = asyncio.ensure_future(self._alone(row))
+            task.add_done_callback(lambda done: self._keep(row, done))
+        return await asyncio.shield(task)  # others may wait for it too
+
+    def _keep(self, row: Sequence, task: asyncio.Task[Span]) -> None:
+        del self._under_way[row]
+        if not task.cancelled() and task.exception() is None:
+            self._known[row] = task.result()
+            if len(self._known) > KNOWN_SPANS:
+                self._known.popitem(last=False)
 
     async def _alone(self, row: Sequence) -> Span:
         if not self.has_hook:
