@@ -288,7 +288,7 @@ def _measure(
     """Compute a metric on predictions that exist; no model, no run directory."""
     from raveval import report
     from raveval.flags import read_columns
-    from raveval.measure import measure
+    from raveval.measurement import measure
 
     measurement = measure(
         metric,

@@ -37,12 +37,12 @@ def digest(content: Any) -> str:
 def first_difference(
     old: Mapping[str, Any], new: Mapping[str, Any], *, at: str = ""
 ) -> tuple[str, Any, Any] | None:
-    """Return (dotted key, old value, new value) of the first difference, or None.
+    """Return (dotted key, old value, new value) of the first difference in `new`'s order, or None.
 
     >>> first_difference({"a": {"b": 1}}, {"a": {"b": 2}})
     ('a.b', 1, 2)
     """
-    for key in sorted(old.keys() | new.keys()):
+    for key in dict.fromkeys((*new, *old)):
         a, b = old.get(key), new.get(key)
         if a == b:
             continue

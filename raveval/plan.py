@@ -206,9 +206,9 @@ def _plan_task(
                 "task_version": task.version,
                 "num_fewshot": num_fewshot,
                 "chat": evaluate.chat,
-                "settings": asdict(settings),
                 "seed": evaluate.seed,
                 "n_examples": len(examples),
+                "settings": asdict(settings),
                 "examples": digest([asdict(example) for example in examples]),
             }
         ),

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raveval.measure import measure
+from raveval.measurement import measure
 from raveval.metrics import _choices as choices
 
 COLUMNS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raveval.measure import Measurement, measure
+from raveval.measurement import Measurement, measure
 from raveval.metrics import squad, squad2
 from tests.official_squad import plain_v1, plain_v2
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raveval.errors import ConfigError, DataError
-from raveval.measure import measure
+from raveval.measurement import measure
 
 ROWS: list[dict[str, Any]] = [
     {"prediction": "the cat", "references": ["A cat!", "dog"]},

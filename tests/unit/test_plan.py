@@ -1,0 +1,146 @@
+"""What is refused before anything is loaded, and what a plan says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raveval.config import load_config
+from raveval.errors import ConfigError, DataError, MismatchError, ModelError, Refused, ResourceError
+from raveval.lengths import lengths
+from raveval.plan import Plan, make_plan
+from raveval.types import Example
+from tests.checkpoints import write_checkpoint
+
+
+def plan(tmp_path: Path, **changes: Any) -> Plan:
+    evaluate: dict[str, Any] = {
+        "model": {"id": "scripted"},
+        "engine": "scripted",
+        "tasks": ["demo_choice"],
+    }
+    run: dict[str, Any] = {"output": str(tmp_path / "run")}
+    for key, value in changes.items():
+        section = run if key in ("output", "replicas", "cpus_per_replica") else evaluate
+        section[key] = value
+    return make_plan(load_config({"evaluate": evaluate, "run": run}))
+
+
+def test_a_plan_writes_nothing(tmp_path: Path) -> None:
+    lines = plan(tmp_path).lines()
+    assert any("demo_choice: 28 examples, multiple_choice, 0-shot" in line for line in lines)
+    assert not list(tmp_path.iterdir())
+
+
+def test_order_is_fixed_and_not_that_of_the_file(tmp_path: Path) -> None:
+    ids = [example.id for example in plan(tmp_path).tasks[0].examples]
+    assert ids == [example.id for example in plan(tmp_path).tasks[0].examples]
+    assert ids != sorted(ids)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"tasks": ["demo_choise"]}, ConfigError, "did you mean 'demo_choice'"),
+        ({"tasks": ["demo_choice", "demo_choice"]}, ConfigError, "stands twice.*`name`"),
+        (
+            {"tasks": [{"task": "demo_choice", "metrics": ["acuracy"]}]},
+            ConfigError,
+            "did you mean 'accuracy'",
+        ),
+        (
+            {"tasks": [{"task": "demo_choice", "metrics": ["squad"]}]},
+            ConfigError,
+            "metric 'squad' needs the column 'prediction'",
+        ),
+        (
+            {"tasks": [{"task": "demo_choice", "path": "/no/such.jsonl"}]},
+            DataError,
+            r"/no/such\.jsonl: no such file",
+        ),
+        ({"engine": "vlm"}, ConfigError, "did you mean 'vllm'"),
+        ({"judge": {"id": "a"}}, ConfigError, r"evaluate\.judge"),
+        ({"replicas": 1000}, ResourceError, "1000 replicas"),
+        ({"cpus_per_replica": 512.0}, ResourceError, "512 CPUs"),
+        ({"engine": {"name": "scripted", "max_model_len": 10}}, ConfigError, "28 of 28 examples"),
+        ({"engine": "transformers", "model": {"path": "/no/model"}}, ModelError, "no such dir"),
+    ],
+)
+def test_is_refused(
+    tmp_path: Path, change: dict[str, Any], error: type[Refused], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        plan(tmp_path, **change)
+
+
+def test_chat_needs_a_template(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "model", chat_template=None)
+    with pytest.raises(ModelError, match="no chat template"):
+        plan(tmp_path, engine="transformers", model={"path": str(model)}, chat=True)
+
+
+def test_a_checkpoint_saved_over_another_is_another_model(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "model")
+    settings = {"engine": "transformers", "model": {"path": str(model)}, "on_overlong": "count"}
+    weights = model / "model.safetensors"
+    weights.write_bytes(bytes(5_000_000))
+    first = plan(tmp_path, **settings).tasks[0]
+    assert plan(tmp_path, **settings).tasks[0].reply_fingerprint == first.reply_fingerprint
+    weights.write_bytes(bytes(4_999_999) + b"\1")
+    changed = plan(tmp_path, **settings).tasks[0]
+    assert changed.reply_fingerprint != first.reply_fingerprint
+    assert changed.reply["model"]["weights"] != first.reply["model"]["weights"]
+
+
+def test_a_run_of_something_else_is_refused_with_the_key(tmp_path: Path) -> None:
+    planned = plan(tmp_path)
+    directory = tmp_path / "run"
+    directory.mkdir()
+    manifest = {"tasks": {"demo_choice": planned.tasks[0].manifest(32)}}
+    (directory / "run.json").write_text(json.dumps(manifest))
+    assert plan(tmp_path).shard_sizes == {"demo_choice": 32}
+    with pytest.raises(
+        MismatchError, match=r"num_fewshot of task 'demo_choice' was 0, now it is 1"
+    ):
+        plan(tmp_path, tasks=[{"task": "demo_choice", "num_fewshot": 1}])
+
+
+class TestLengths:
+    """Which prompts are encoded before a run, and that the long ones always are."""
+
+    class Encoder:
+        max_model_len = 100
+
+        def __init__(self) -> None:
+            self.asked: list[str] = []
+
+        def size(self, request: Any) -> int:
+            self.asked.append(request.key)
+            return len(request.prompt) // 4 + 10
+
+    async def find(self, examples: list[Example]) -> tuple[dict[str, int], list[str]]:
+        from raveval.evaluate import load_protocol
+        from raveval.protocols import TaskSettings
+        from raveval.types import Sampling
+
+        encoder = self.Encoder()
+        protocol = load_protocol("question_answering")
+        found = await lengths(examples, protocol, TaskSettings(Sampling(10)), encoder)
+        return found, encoder.asked
+
+    def run(self, examples: list[Example]) -> tuple[dict[str, int], list[str]]:
+        import asyncio
+
+        return asyncio.run(self.find(examples))
+
+    def test_short_ones_are_not_encoded(self) -> None:
+        found, asked = self.run([Example(id=str(n), prompt="x" * 50) for n in range(5)])
+        assert (found, asked) == ({}, [])
+
+    def test_the_one_long_prompt_among_many_is_found(self) -> None:
+        examples = [Example(id=str(n), prompt="x" * 120) for n in range(1000)]
+        examples.insert(700, Example(id="long", prompt="x" * 2000))
+        found, asked = self.run(examples)
+        assert found["long"] == 510
+        assert len(asked) < 300

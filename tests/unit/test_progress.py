@@ -1,0 +1,35 @@
+"""The progress line counts what is done, and guesses the rest from when the model was loaded."""
+
+from raveval.progress import Progress
+
+
+def test_a_line_at_the_end_whatever_the_speed() -> None:
+    said: list[str] = []
+    with Progress(10, say=said.append) as progress:
+        progress.add(4, n_missing=1, n_tokens=100)
+        progress.add(6, n_missing=0, n_tokens=100)
+    assert len(said) == 1
+    assert said[0].startswith("10/10 examples, 1 missing, ")
+    assert "left" not in said[0]
+
+
+def test_time_left_leaves_out_the_loading(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("raveval.progress.time.monotonic", lambda: now[0])
+    progress = Progress(100, say=lambda _: None)
+    now[0] = 60.0  # the model was loading
+    progress.add(10, n_missing=0, n_tokens=600)
+    assert "left" not in progress.line(now[0])
+    now[0] = 70.0
+    progress.add(10, n_missing=0, n_tokens=100)
+    assert progress.line(now[0]) == "20/100 examples, 10 tokens/s, 1:20 left"
+
+
+def test_hours_are_told_as_hours(monkeypatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("raveval.progress.time.monotonic", lambda: now[0])
+    progress = Progress(10_000, say=lambda _: None)
+    progress.add(1, n_missing=0, n_tokens=0)
+    now[0] = 1.0
+    progress.add(1, n_missing=0, n_tokens=0)
+    assert progress.line(now[0]).endswith("2:46:38 left")
