@@ -133,8 +133,7 @@ HUB_ROWS: dict[str, tuple[dict[str, Any], tuple[str, tuple[str, ...], int | None
             "answers": {"text": ["Ice", "ice"], "answer_start": [0, 0]},
         },
         (
-            "Answer each question with the shortest phrase of its passage that answers it.\n\n"
-            "Passage: Ice is cold.\nQuestion: What is cold?\nAnswer:",
+            "Ice is cold.\n\nQuestion: What is cold?\n\nAnswer:",
             (),
             None,
             ["Ice", "ice"],
@@ -151,7 +150,7 @@ HUB_ROWS: dict[str, tuple[dict[str, Any], tuple[str, tuple[str, ...], int | None
         (
             "Answer each question with the shortest phrase of its passage that answers it, or with "
             '"unanswerable" if the passage does not answer it.\n\n'
-            "Passage: Ice is cold.\nQuestion: What is hot?\nAnswer:",
+            "Ice is cold.\n\nQuestion: What is hot?\n\nAnswer:",
             (),
             None,
             [],
@@ -243,15 +242,22 @@ def test_real_files_are_read_whole(name: str, n_shots: int, shared_data: Path) -
     examples = load(name, shared_data / file, num_fewshot=n_shots, fewshot_path=pool)
     assert len(examples) == len({example.id for example in examples}) == n_rows
     assert Counter(example.gold for example in examples) == golds
-    for example in examples:
+    bare = task.model_copy(update={"instruction": ""})
+    questions = tasks.load_examples(
+        bare, Options(path=str(shared_data / file), num_fewshot=0), seed=7
+    )
+    for example, question in zip(examples, questions, strict=True):
         assert isinstance(example.prompt, str)
         assert not example.prompt.endswith(" ")
         for continuation in example.continuations:
             assert continuation.startswith(" ")
             assert continuation[1:] == continuation.lstrip(" ")
-        asked = example.prompt.rsplit(task.fewshot.separator, 1)[-1]
-        if name != "lambada":  # whose passages hold blank lines
-            assert example.prompt.count(asked) == 1
+        # the question stands at the end, and not among its own shots
+        assert example.prompt.endswith(str(question.prompt))
+        assert example.text or f"\n{example.prompt}".count(f"\n{question.prompt}") == 1
+    n_shown = sum(len(str(example.prompt)) for example in examples)
+    n_bare = sum(len(str(question.prompt)) for question in questions)
+    assert n_shown >= (1 + n_shots // 2) * n_bare  # about n_shots more of the same
 
 
 def test_mmlu_shows_the_subjects_first_five_in_order(shared_data: Path) -> None:
