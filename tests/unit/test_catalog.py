@@ -344,3 +344,14 @@ def test_demo_choice_has_groups_and_various_numbers_of_choices() -> None:
     examples = tasks.load_examples(tasks.load_task("demo_choice"), Options(), seed=0)
     assert {example.group for example in examples} == {"nature", "geography"}
     assert {len(example.continuations) for example in examples} == {2, 3, 4, 5}
+
+
+def test_a_folder_of_texts_is_one_document_a_file(shared_data: Path) -> None:
+    folder = shared_data / "text" / "udhr"
+    examples = load("wikitext2", folder)
+    files = sorted(folder.glob("*.txt"))
+    assert [e.text for e in examples] == [file.read_bytes().decode("utf-8-sig") for file in files]
+    assert [e.n_bytes for e in examples] == [len(e.text.encode()) for e in examples]
+    assert all(
+        e.n_bytes > e.n_chars for e, f in zip(examples, files, strict=True) if f.stem != "eng"
+    )
