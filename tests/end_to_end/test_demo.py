@@ -1,0 +1,106 @@
+"""The demo as a user runs it: a real model in vLLM on Ray, against the float32 reference."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+import raveval
+
+pytestmark = [pytest.mark.model, pytest.mark.ray, pytest.mark.timeout(600)]
+
+DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
+SUM_NATS = 1e-3
+"""Tolerance of a summed log-likelihood: float32 kernels of two libraries, some hundred tokens."""
+
+
+def records(directory: Path, task: str) -> dict[str, dict[str, Any]]:
+    files = sorted((directory / "records" / task).glob("*.parquet"))
+    table = pa.concat_tables(pq.read_table(file, partitioning=None) for file in files)
+    return {row["id"]: row for row in table.to_pylist()}
+
+
+@pytest.fixture(scope="module")
+def vllm_run(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of `raveval run configs/demo.yaml`."""
+    directory = tmp_path_factory.mktemp("demo") / "vllm"
+    run = subprocess.run(
+        [sys.executable, "-m", "raveval", "run", str(DEMO), "--output-path", str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
+    assert "| demo_choice |" in run.stdout
+    assert str(directory / "results.json") in run.stdout
+    return directory
+
+
+@pytest.fixture(scope="module")
+def reference_run(
+    demo_model: Path, tmp_path_factory: pytest.TempPathFactory, cluster: None
+) -> Path:
+    """The same on transformers."""
+    config = yaml.safe_load(DEMO.read_text())
+    config["evaluate"]["engine"] = "transformers"
+    config["run"]["output"] = str(tmp_path_factory.mktemp("demo") / "transformers")
+    raveval.run(config)
+    return Path(config["run"]["output"])
+
+
+def test_all_numbers_are_there(vllm_run: Path) -> None:
+    content = json.loads((vllm_run / "results.json").read_text())
+    found = {name: task["metrics"] for name, task in content["tasks"].items()}
+    assert list(found) == ["demo_choice", "demo_qa", "demo_text"]
+    for metrics in found.values():
+        for name, estimate in metrics.items():
+            assert (estimate["value"] is None) == (estimate["reason"] is not None), name
+            if estimate["value"] is not None and estimate["low"] is not None:
+                assert estimate["low"] <= estimate["value"] <= estimate["high"], name
+    assert {"accuracy_unconditional", "relative_improvement"} <= found["demo_choice"].keys()
+    assert found["demo_text"]["entropy_nats"]["value"] > 0
+    assert content["settings"]["loaded"][0]["score_hook"] == "v1"
+    assert raveval.load_results(vllm_run).is_complete
+
+
+def test_the_model_knows_something(vllm_run: Path) -> None:
+    tasks = raveval.load_results(vllm_run).tasks
+    accuracy = tasks["demo_choice"].metrics["accuracy"]
+    chance = tasks["demo_choice"].metrics["random_baseline"].value
+    assert accuracy.low is not None
+    assert chance is not None
+    assert accuracy.low > chance
+    assert (tasks["demo_qa"].metrics["f1"].value or 0) > 0.3
+
+
+def test_choices_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:
+    ours, theirs = (records(run, "demo_choice") for run in (vllm_run, reference_run))
+    assert ours.keys() == theirs.keys()
+    for id, row in ours.items():
+        other = theirs[id]
+        for column in ("logprob_nats", "unconditional_nats"):
+            assert row[column] == pytest.approx(other[column], abs=SUM_NATS)
+        for column in ("n_tokens", "n_chars", "n_bytes", "gold", "predicted", "is_greedy"):
+            assert row[column] == other[column], (id, column)
+
+
+def test_documents_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:
+    ours, theirs = (records(run, "demo_text") for run in (vllm_run, reference_run))
+    for id, row in ours.items():
+        other = theirs[id]
+        assert row["n_tokens"] == other["n_tokens"]
+        for column in ("logprob_nats", "entropy_nats"):
+            assert row[column] == pytest.approx(other[column], abs=SUM_NATS)
+
+
+def test_completions_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:
+    ours, theirs = (records(run, "demo_qa") for run in (vllm_run, reference_run))
+    same = [ours[id]["prediction"] == theirs[id]["prediction"] for id in ours]
+    assert sum(same) >= len(same) - 1  # one near tie in a greedy path may fall the other way
