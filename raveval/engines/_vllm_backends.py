@@ -109,10 +109,13 @@ class InProcess:
 
     def close(self) -> None:
         """Stop after the step that is under way, and release the engine."""
+        if self._engine is None:
+            return
         self._inbox.put(None)
         self._thread.join(STOP_SECONDS)
         self._finish("the engine was closed")
         self._engine.engine_core.shutdown()
+        self._engine = None  # weights and cache with it
 
     def _pump(self) -> None:
         try:

@@ -147,7 +147,6 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
     check_torchvision()
     settings = {
         "VLLM_LOGGING_LEVEL": "ERROR",
-        "OMP_NUM_THREADS": str(n_threads()),
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else replicas on one machine share their cores
     }
     with environment(settings), warnings.catch_warnings():
@@ -157,7 +156,9 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
         if mode == "auto":
             mode = "in_process" if on_cpu and options.tensor_parallel_size == 1 else "async"
         if on_cpu:
-            importlib.import_module("torch").set_num_threads(n_threads())
+            n = max(n_threads() // options.tensor_parallel_size, 1)  # a process each
+            os.environ["OMP_NUM_THREADS"] = str(n)
+            importlib.import_module("torch").set_num_threads(n)
             if options.enforce_eager is not False:
                 # vLLM's own log-probabilities go through one compiled function, which is not worth
                 # the ten seconds that compiling it takes.

@@ -40,6 +40,7 @@ from raveval.types import (
 )
 
 OPERATIONAL = frozenset({"gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs"})
+"""Options that cannot move a number; all others are part of a run's fingerprint."""
 
 
 @dataclass(frozen=True, slots=True)
