@@ -359,6 +359,10 @@ def generate(text, n_tokens, *, seed=None, temperature=1.0, stop=()):
     return Generate("g", text, sampling)
 
 
+# The most probable text goes on counting, for many seconds.
+ENDLESS = generate("1, 2, 3, 4, 5, 6, 7, 8,", 450, temperature=0.0)
+
+
 def test_without_the_hook_the_numbers_are_the_same_but_for_the_entropy(
     engine, plain, arc, articles
 ):
@@ -485,7 +489,7 @@ def test_sampled_text_depends_on_its_seed_alone(engine, arc):
 
 def test_a_cancelled_reply_leaves_the_engine_free(engine):
     async def give_up():
-        tasks = [asyncio.create_task(engine.reply(generate("Hello", 400))) for _ in range(3)]
+        tasks = [asyncio.create_task(engine.reply(ENDLESS)) for _ in range(3)]
         await asyncio.sleep(0.5)
         for task in tasks:
             task.cancel()
@@ -532,7 +536,7 @@ async def survive(other):
 
 async def kill(other):
     """Kill the engine's process while replies wait; ask once more."""
-    tasks = [asyncio.create_task(other.reply(generate("Hello", 400))) for _ in range(4)]
+    tasks = [asyncio.create_task(other.reply(ENDLESS)) for _ in range(4)]
     await asyncio.sleep(1)
     (process,) = other._backend.processes
     began = time.monotonic()
