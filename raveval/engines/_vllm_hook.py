@@ -32,6 +32,10 @@ class WorkerExtension:
         """Put the hook in; return "v1" or "v2", or the reason why not."""
         return install(self.model_runner)
 
+    def raveval_pad_single_rows(self) -> int:
+        """Make a step of one token round as any other does; return how many layers it took."""
+        return pad_single_rows(self.model_runner.model)
+
 
 def install(runner: Any) -> str:
     """Put the hook into a model runner of a kind that is known; return its kind or why not."""
@@ -54,6 +58,31 @@ def install(runner: Any) -> str:
         return f"{name} has no {', '.join(missing)}"
     runner._get_prompt_logprobs_dict = HookV1(runner).prompt_logprobs
     return "v1"
+
+
+def pad_single_rows(model: Any) -> int:
+    """Let the linear layers of a model on CPUs see two rows where there is one.
+
+    The kernels of a single row add in another order than those of several, so that a text would
+    depend on whether another one was under way. Nothing is slower: one row waits for the same
+    weights.
+    """
+    from vllm.model_executor.layers.linear import LinearBase
+
+    layers = [module for module in model.modules() if isinstance(module, LinearBase)]
+    for layer in layers:
+        layer.forward = _padding(layer.forward)
+    return len(layers)
+
+
+def _padding(forward: Callable[..., Any]) -> Callable[..., Any]:
+    def padded(rows: torch.Tensor, *arguments: Any) -> Any:
+        if rows.dim() != 2 or len(rows) != 1:
+            return forward(rows, *arguments)
+        output = forward(rows.repeat(2, 1), *arguments)
+        return (output[0][:1], *output[1:]) if isinstance(output, tuple) else output[:1]
+
+    return padded
 
 
 _V1_METHODS = {"_get_prompt_logprobs_dict": ("hidden_states", "num_scheduled_tokens")}

@@ -149,6 +149,9 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
         "VLLM_LOGGING_LEVEL": "ERROR",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else replicas on one machine share their cores
     }
+    # Read at every step, so it stays set: attention that splits long contexts over idle threads
+    # would round by what else is under way.
+    os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")
     with environment(settings), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # those of vLLM's imports are not the user's to act on
         on_cpu = _on_cpu()

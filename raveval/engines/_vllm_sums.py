@@ -14,6 +14,9 @@ by which `read` knows them:
 Alternatives are other tokens for the first position: continuations that share a context share the
 logits behind it, so the first token of all of them is scored with one of them.
 
+The sums do not depend on how rows were grouped: each value is rounded to a grid on which float64
+adds exactly, and a row is reduced over the vocabulary the same way alone and beside others.
+
 Positions that were not computed, because a prefix cache already held them, are missing from the
 count (and the alternatives, where the first one was not): whoever asks must check it.
 Torch is imported inside functions only.
@@ -35,6 +38,7 @@ ALTERNATIVES = "raveval_alternatives"
 MARK = -7  # a rank that vLLM never reports: its own begin at 1
 
 ROWS = {"cpu": 64}  # rows of logits held at a time; on CPUs so few that they stay in the cache
+GRID = 2.0**-30  # nats; sums of less than 2**23 nats are exact on it, float32 itself is coarser
 ROWS_ON_ACCELERATOR = 256  # times the vocabulary, in float32 three times over: under 0.5 GiB
 
 
@@ -231,14 +235,18 @@ class Distribution:
     @classmethod
     def of(cls, logits: torch.Tensor) -> Distribution:
         """Form the distributions of rows of logits."""
+        n = len(logits)
         x = logits.float()
+        if n == 1:
+            x = x.repeat(2, 1)  # torch splits the sum of a single row over threads: other rounding
         x = x - x.amax(dim=-1, keepdim=True)
         p = x.exp()
         z = p.sum(dim=-1)
         # A vocabulary entry masked with -inf has p = 0 and must contribute 0, not nan.
         weighted = p.mul_(x.clamp(min=-1e30)).sum(dim=-1)
         log_z = z.log()
-        return cls(x, log_z, log_z - weighted / z, (x == 0).sum(dim=-1) == 1)
+        entropy = log_z - weighted / z
+        return cls(x[:n], log_z[:n], entropy[:n], ((x == 0).sum(dim=-1) == 1)[:n])
 
     def score(self, targets: torch.Tensor) -> torch.Tensor:
         """Return (n, 4) float64: log-probability of the target, entropy, 1, whether the top."""
@@ -247,7 +255,7 @@ class Distribution:
         x = self.shifted.gather(1, targets[:, None])[:, 0]
         is_greedy = (x == 0) & self.has_single_top
         columns = (x - self.log_z, self.entropy_nats, torch.ones_like(x), is_greedy)
-        return torch.stack([column.double() for column in columns], dim=1)
+        return torch.stack([_on_grid(column) for column in columns], dim=1)
 
     def at(self, rows: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
         """Return (m, 2) float64: log-probability of `tokens[j]` in `rows[j]`, whether the top."""
@@ -255,4 +263,9 @@ class Distribution:
 
         x = self.shifted[rows, tokens]
         is_greedy = (x == 0) & self.has_single_top[rows]
-        return torch.stack([(x - self.log_z[rows]).double(), is_greedy.double()], dim=1)
+        return torch.stack([_on_grid(x - self.log_z[rows]), _on_grid(is_greedy)], dim=1)
+
+
+def _on_grid(values: torch.Tensor) -> torch.Tensor:
+    """Return values as float64, rounded so that sums of them are exact in any order."""
+    return (values.double() / GRID).round() * GRID

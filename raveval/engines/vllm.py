@@ -199,6 +199,11 @@ class VllmEngine:
         kinds = {str(kind) for kind in self._backend.call("raveval_install")}
         if len(kinds) != 1 or not kinds <= {"v1", "v2"}:
             return "none", "; ".join(sorted(kinds))
+        is_eager_on_cpu = self._config.model_config.enforce_eager and (
+            self._config.device_config.device_type == "cpu"
+        )
+        if is_eager_on_cpu:
+            self._backend.call("raveval_pad_single_rows")
         problem = _vllm_scorer.check(
             self._backend,
             n_vocabulary=self._config.model_config.get_vocab_size(),

@@ -20,7 +20,7 @@ import raveval
 from raveval.types import Results
 
 REFERENCE = ("transformers", "float32")
-OTHERS = (("vllm", "float32"), ("vllm", "bfloat16"), ("transformers", "bfloat16"))
+OTHERS = (("vllm", "float32"), ("vllm", "bfloat16"))
 N_WORDS = 20_000
 
 

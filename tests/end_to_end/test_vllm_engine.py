@@ -337,6 +337,8 @@ def test_order_company_and_cache_change_nothing(engine, arc, articles):
     requests = [
         *arc(5, 2),
         *(document(articles[i][:900]) for i in (4, 5)),
+        # one row of logits alone, after whole pieces of 64, and a step of a single token
+        *(document(" word" * n) for n in (1, 2, 64, 65, 129)),
         *(generate(articles[i][:300], 12, seed=i) for i in (6, 7)),
     ]
     alone = one_by_one(engine, requests)
@@ -350,6 +352,8 @@ def test_order_company_and_cache_change_nothing(engine, arc, articles):
         "in_process",
     )
     runs = [forwards, backwards, ask(without_cache, *requests)]
+    assert forwards == alone, "not the same bits in company as alone"
+    assert backwards == alone
     worst = max(assert_same(a, b) for run in runs for a, b in zip(alone, run, strict=True))
     log.info("largest difference between two runs: %.1e nats", worst)
 

@@ -334,3 +334,38 @@ def test_bfloat16_logits_are_summed_in_float32():
     p = torch.log_softmax(rows.double(), dim=1)
     assert (got[:, 0] - p[range(70), targets]).abs().max() < 5e-6
     assert (got[:, 1] + (p.exp() * p).sum(dim=1)).abs().max() < 5e-6
+
+
+def test_a_row_rounds_alone_as_beside_others():
+    rows = torch.randn(64, 49152, generator=torch.Generator().manual_seed(2)) * 3
+    targets = torch.arange(64)
+    together = _vllm_sums.Distribution.of(rows).score(targets)
+    for i in range(64):
+        alone = _vllm_sums.Distribution.of(rows[i : i + 1]).score(targets[i : i + 1])
+        assert torch.equal(alone[0], together[i])
+
+
+def test_sums_are_the_same_bits_however_rows_are_grouped():
+    rows = torch.randn(500, VOCABULARY, generator=torch.Generator().manual_seed(3)) * 4
+    scores = _vllm_sums.Distribution.of(rows).score(torch.arange(500) % VOCABULARY)
+    whole = scores.sum(dim=0)
+    for cuts in ([1], [499], [64, 128, 192], list(range(1, 500))):
+        parts = [part.sum(dim=0) for part in torch.tensor_split(scores.flip(0), cuts)]
+        assert torch.equal(sum(parts), whole)
+
+
+def test_linear_layers_never_see_a_single_row():
+    seen = []
+
+    def forward(rows, scale=1.0):
+        seen.append(len(rows))
+        return rows * scale, None
+
+    padded = _vllm_hook._padding(forward)
+    for n in (1, 2, 3):
+        rows = torch.randn(n, WIDTH)
+        output, bias = padded(rows, 2.0)
+        assert torch.equal(output, rows * 2)
+        assert bias is None
+    assert seen == [2, 2, 3]
+    assert torch.equal(_vllm_hook._padding(lambda rows: rows)(torch.ones(1, 4)), torch.ones(1, 4))
