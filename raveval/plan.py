@@ -302,9 +302,10 @@ def _reconcile(
         difference = first_difference(entry["reply"], by_name[name].reply)
         if difference is not None:
             key, old, new = difference
+            what = {"examples": "the examples (rows, prompts or shots)"}.get(key, key)
             raise MismatchError(
-                f"{directory.path}: holds another run: {key} of task {name!r} was {old!r}, now it "
-                f"is {new!r}. Choose another output, or set it back"
+                f"{directory.path}: holds another run: {what} of task {name!r} was {old!r}, now "
+                f"it is {new!r}. Choose another output, or set it back"
             )
     return {name: known[name]["shard_size"] if name in known else shard_size for name in by_name}
 

@@ -143,7 +143,6 @@ class TransformersEngine:
             "dtype": self._model.dtype,
             "attention": self._model.whole.config._attn_implementation,
             "max_model_len": self._encoder.max_model_len,
-            "max_model_len_source": self._encoder.length_source,
         }
 
     async def close(self) -> None:

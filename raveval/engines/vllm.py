@@ -179,7 +179,6 @@ class VllmEngine:
             "device": self._config.device_config.device_type,
             "dtype": str(self._config.model_config.dtype).removeprefix("torch."),
             "max_model_len": self._encoder.max_model_len,
-            "max_model_len_source": self._encoder.length_source,
             "mode": self._mode,
             "score_hook": self._hook,
             "score_hook_problem": self._hook_problem,

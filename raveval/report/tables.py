@@ -144,18 +144,20 @@ def header_line(results: Results) -> str:
     """Return the line that says of what and how these numbers were made."""
     parts = [f"raveval {raveval.__version__}", f"model: {plain(results.model)}"]
     parts += [f"{plain(key)}: {plain(value)}" for key, value in _scalars(results.settings)]
-    return "; ".join(parts)
+    return "; ".join(dict.fromkeys(parts))
 
 
 def _scalars(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the settings that fit on a line; what is unset and plain lists stay in results.json."""
     for key, value in settings.items():
-        sections = value if isinstance(value, list) else [value]
-        for section in sections:
-            if isinstance(section, Mapping):
-                yield from _scalars(section, f"{prefix}{key}.")
-            elif section is value and isinstance(section, str | int | float) and value != "":
-                yield f"{prefix}{key}", section
+        if isinstance(value, list):  # what each replica loaded: mostly the same, said once
+            for section in value:
+                if isinstance(section, Mapping):
+                    yield from _scalars(section, prefix)
+        elif isinstance(value, Mapping):
+            yield from _scalars(value, f"{prefix}{key}.")
+        elif isinstance(value, str | int | float) and value != "":
+            yield f"{prefix}{key}", value
 
 
 def _task_rows(name: str, task: TaskResults) -> Iterator[tuple[str, ...]]:

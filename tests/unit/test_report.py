@@ -323,7 +323,7 @@ class TestTable:
         first = printed(example_results()).splitlines()[0]
         assert first == (
             f"raveval {__version__}; model: org/model; seed: 1234; engine.name: vllm; "
-            "loaded.dtype: float32"
+            "dtype: float32"
         )
 
     def test_every_status_has_words(self):
