@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,24 @@ def digest(content: Any) -> str:
     >>> digest({"a": 1, "b": [2]}) == digest({"b": [2], "a": 1})
     True
     """
+    return hashlib.sha256(_canonical(content)).hexdigest()
+
+
+def digest_each(contents: Iterable[Any]) -> str:
+    """Return the SHA-256 of a series of JSON values, one held at a time.
+
+    >>> digest_each([1, "a"]) == digest_each([1]), digest_each([]) == digest_each(())
+    (False, True)
+    """
+    whole = hashlib.sha256()
+    for content in contents:
+        whole.update(hashlib.sha256(_canonical(content)).digest())
+    return whole.hexdigest()
+
+
+def _canonical(content: Any) -> bytes:
     text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    return text.encode("utf-8", "surrogatepass")
 
 
 def first_difference(

@@ -17,7 +17,7 @@ from raveval import __version__, registry, tasks
 from raveval.config import EvaluateConfig, RunConfig, TaskConfig, engine_options
 from raveval.errors import ConfigError, MismatchError, ModelError, Refused, ResourceError, nearest
 from raveval.evaluate import load_metric, load_protocol
-from raveval.fingerprint import digest, directory_digest, first_difference, plain
+from raveval.fingerprint import digest, digest_each, directory_digest, first_difference, plain
 from raveval.lengths import lengths, overlong_message
 from raveval.protocols import EvaluationProtocol, TaskSettings, schema
 from raveval.store import RunDirectory, shards_of
@@ -209,7 +209,7 @@ def _plan_task(
                 "seed": evaluate.seed,
                 "n_examples": len(examples),
                 "settings": asdict(settings),
-                "examples": digest([asdict(example) for example in examples]),
+                "examples": digest_each(asdict(example) for example in examples),
             }
         ),
         score={"metrics": {metric: load_metric(metric).version for metric in metrics}},

@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -161,8 +161,13 @@ class RunDirectory:
 
     def write_examples(self, task: str, examples: Sequence[Example]) -> None:
         """Commit what is asked, in the order given."""
-        table = pa.Table.from_pylist([_example_row(e) for e in examples], schema=EXAMPLE_COLUMNS)
-        _commit_table(self._examples_path(task), table, row_group_size=_ROW_GROUP)
+        with (
+            _committed(self._examples_path(task)) as file,
+            pq.ParquetWriter(file, EXAMPLE_COLUMNS, compression="zstd") as writer,
+        ):
+            for start in range(0, len(examples), _ROW_GROUP):
+                rows = [_example_row(example) for example in examples[start : start + _ROW_GROUP]]
+                writer.write_table(pa.Table.from_pylist(rows, schema=EXAMPLE_COLUMNS))
 
     def read_examples(self, task: str, start: int, stop: int) -> list[Example]:
         """Return rows [start, stop) of a task's examples."""
@@ -289,25 +294,30 @@ def shards_of(task: str, n_examples: int, shard_size: int) -> list[Shard]:
     ]
 
 
-def _commit(path: Path, content: bytes) -> Path:
-    """Write a file so that it is there whole or not at all, also after a crash."""
+@contextmanager
+def _committed(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that is there whole once the block is done, and not at all if it fails."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _commit(path: Path, content: bytes) -> Path:
+    with _committed(path) as file:
+        file.write(content)
     return path
 
 
-def _commit_table(path: Path, table: pa.Table, *, row_group_size: int | None = None) -> None:
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", row_group_size=row_group_size)
-    _commit(path, sink.getvalue().to_pybytes())
+def _commit_table(path: Path, table: pa.Table) -> None:
+    with _committed(path) as file:
+        pq.write_table(table, file, compression="zstd")
 
 
 def _example_row(example: Example) -> dict[str, Any]:
