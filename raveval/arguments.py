@@ -103,6 +103,14 @@ def evaluation_flags(
     shard_size: Annotated[
         int | None, typer.Option("--shard-size", rich_help_panel=WHERE, help="Examples in a shard.")
     ] = None,
+    retry_failed: Annotated[
+        bool,
+        typer.Option(
+            "--retry-failed",
+            rich_help_panel=WHERE,
+            help="Ask again what an earlier session counted as failed or quarantined.",
+        ),
+    ] = False,
     address: Annotated[
         str | None,
         typer.Option("--address", rich_help_panel=WHERE, help="The Ray cluster to attach to."),

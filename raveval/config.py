@@ -137,8 +137,16 @@ class RunSection(Strict):
     gpus_per_replica: float | None = Field(default=None, ge=0)
     shard_size: int = Field(default=32, ge=1)
     examples_in_flight: int = Field(default=256, ge=1)
-    deadline_seconds: float = Field(default=3600.0, gt=0)
+    deadline_seconds: float = Field(default=1800.0, gt=0)
+    retry_failed: bool = False
     address: str | None = None
+
+    @field_validator("output")
+    @classmethod
+    def _local_path(cls, value: str) -> str:
+        if "://" in value:
+            raise ValueError("a run directory is a path on a file system that all nodes share")
+        return str(Path(value).expanduser())
 
 
 class RunConfig(Strict):

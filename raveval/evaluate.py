@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from raveval import registry
 from raveval.engines import Engine, EngineDied
 from raveval.metrics import Json, Metric
-from raveval.protocols import EvaluationProtocol, TaskSettings, schema
+from raveval.protocols import EvaluationProtocol, Record, TaskSettings, schema
 from raveval.types import (
     Answers,
     ChoiceScores,
@@ -48,9 +48,8 @@ REPLY_COLUMNS = pa.schema(
 )
 """Stored replies: one row per reply, its fields as JSON (doubles round-trip exactly)."""
 
-_KINDS: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Completion, ChoiceScores, DocumentScore, Failure)
-}
+_REPLIES = (Completion, ChoiceScores, DocumentScore, Failure)
+_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _REPLIES}
 
 
 def load_protocol(name: str) -> EvaluationProtocol:
@@ -83,7 +82,7 @@ class TaskSpec:
 
 
 async def answer_examples(
-    examples: Sequence[Example], engine: Engine, task: TaskSpec, *, deadline_seconds: float
+    examples: Sequence[Example], engine: Engine, task: TaskSpec
 ) -> list[Answers]:
     """Question `engine` about all examples at once; the answers come back in their order.
 
@@ -94,13 +93,13 @@ async def answer_examples(
 
     async def one(example: Example) -> Answers:
         async def ask(request: Request) -> Reply:
-            return await engine.reply(request)
+            reply: object = await engine.reply(request)
+            if not isinstance(reply, _REPLIES):
+                return Failure(Status.FAILED, f"the engine replied with {type(reply).__name__}")
+            return reply
 
         try:
-            async with asyncio.timeout(deadline_seconds):
-                return await protocol.answer(example, ask, task.settings)
-        except TimeoutError:
-            return (Failure(Status.FAILED, f"no reply within {deadline_seconds:g} s"),)
+            return await protocol.answer(example, ask, task.settings)
         except EngineDied:
             raise
         except Exception as exc:  # noqa: BLE001 - one example's fault must not end the shard
@@ -157,7 +156,7 @@ def score_examples(
     protocol = load_protocol(task.protocol)
     rows = []
     for example, replies in zip(examples, answers, strict=True):
-        status, message, columns = protocol.score(example, replies, task.settings)
+        status, message, columns = _score(protocol, example, replies, task.settings)
         rows.append(
             {
                 "id": example.id,
@@ -170,6 +169,16 @@ def score_examples(
             }
         )
     return protocol.derive(pa.Table.from_pylist(rows, schema=schema(protocol.COLUMNS)))
+
+
+def _score(
+    protocol: EvaluationProtocol, example: Example, replies: Answers, settings: TaskSettings
+) -> tuple[Status, str | None, Record]:
+    """Score one example; a reply that cannot be scored costs that example, not the run."""
+    try:
+        return protocol.score(example, replies, settings)
+    except Exception as exc:  # noqa: BLE001 - the reply's fault or the protocol's, it is counted
+        return Status.FAILED, f"cannot be scored: {type(exc).__name__}: {exc}", {}
 
 
 @dataclass(frozen=True, slots=True)

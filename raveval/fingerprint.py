@@ -9,10 +9,13 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-_SAMPLES = 16
-_SAMPLE_BYTES = 1 << 16
+from raveval.errors import ModelError
+
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_WHOLE_BYTES = 1 << 20
+_BLOCK_BYTES = 1 << 14
 
 
 def plain(content: Any) -> Any:
@@ -69,26 +72,47 @@ def first_difference(
     return None
 
 
-def directory_digest(directory: Path) -> str:
+def checkpoint_digest(directory: Path) -> str:
     """Return a hash that tells two checkpoints apart, without reading all of their weights.
 
-    Small files are hashed whole; of a large one its size and 16 evenly spaced blocks of 64 KiB.
-    Training changes every weight, so two checkpoints of one run differ in each block.
+    What lies at the top of the directory counts, as it is what engines load. Small files are hashed
+    whole. Of a safetensors file the header is hashed, and three blocks of each tensor, so that a
+    checkpoint of which one layer was trained differs; of other weights 64 evenly spaced blocks.
+
+    Raises:
+        ModelError: there is nothing to hash.
     """
-    files = sorted(
-        path
-        for path in directory.rglob("*")
-        if path.is_file() and not any(part.startswith(".") for part in path.parts[-3:])
-    )
+    files = sorted(path for path in directory.iterdir() if path.is_file())
+    files = [path for path in files if not path.name.startswith(".")]
+    if not files:
+        raise ModelError(f"model path {str(directory)!r}: holds no files")
     whole = hashlib.sha256()
     for path in files:
         size = path.stat().st_size
-        whole.update(f"{path.relative_to(directory)}\x00{size}\x00".encode())
+        whole.update(f"{path.name}\x00{size}\x00".encode())
         with path.open("rb") as file:
-            if size <= _SAMPLES * _SAMPLE_BYTES:
-                whole.update(file.read())
-                continue
-            for sample in range(_SAMPLES):
-                file.seek((size - _SAMPLE_BYTES) * sample // (_SAMPLES - 1))
-                whole.update(file.read(_SAMPLE_BYTES))
+            for start, length in _blocks(path, size, file):
+                file.seek(start)
+                whole.update(file.read(length))
     return whole.hexdigest()
+
+
+def _blocks(path: Path, size: int, file: BinaryIO) -> list[tuple[int, int]]:
+    """Return the (start, length) of what is hashed of a file."""
+    if size <= _WHOLE_BYTES or path.suffix not in _WEIGHTS:
+        return [(0, size)]
+    spread = [((size - _BLOCK_BYTES) * i // 63, _BLOCK_BYTES) for i in range(64)]
+    if path.suffix != ".safetensors":
+        return spread
+    header_bytes = 8 + int.from_bytes(file.read(8), "little")
+    try:
+        header = json.loads(file.read(min(header_bytes, size) - 8))
+        spans = [entry["data_offsets"] for name, entry in header.items() if name[:2] != "__"]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return spread  # not what its name says; loading it will tell
+    blocks = [(0, header_bytes)]
+    for begin, end in spans:
+        last = max(begin, end - _BLOCK_BYTES)
+        starts = dict.fromkeys((begin, (begin + last) // 2, last))
+        blocks += [(header_bytes + at, min(_BLOCK_BYTES, end - at)) for at in starts]
+    return blocks

@@ -27,6 +27,7 @@ RUN_FLAGS: Mapping[str, str] = {
     "cpus_per_replica": "cpus_per_replica",
     "gpus_per_replica": "gpus_per_replica",
     "shard_size": "shard_size",
+    "retry_failed": "retry_failed",
     "address": "address",
 }
 """Flags that move no number, and their keys in the config's section `run`."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from raveval.protocols import EvaluationProtocol, TaskSettings
@@ -24,13 +26,15 @@ class Encoder(Protocol):
     """What an engine's module knows of a model's tokens without loading it."""
 
     max_model_len: int
+    has_chat_template: bool
+    commit: str | None
 
     def size(self, request: Request) -> int:
         """Return the tokens that a request needs, output included."""
         ...
 
 
-async def lengths(
+def lengths(
     examples: Sequence[Example],
     protocol: EvaluationProtocol,
     settings: TaskSettings,
@@ -42,15 +46,8 @@ async def lengths(
     others the longest in bytes come first, and once many in a row need less than half of the
     context the rest is taken to fit: should one not, the engine still counts it as overlong.
     """
-    requests: dict[str, list[Request]] = {}
-    for example in examples:
-        asked = requests.setdefault(example.id, [])
-
-        async def note(request: Request, asked: list[Request] = asked) -> Reply:
-            asked.append(request)
-            return Failure(Status.INVALID, "only measured")
-
-        await protocol.answer(example, note, settings)
+    with ThreadPoolExecutor(1) as thread:  # a notebook's own loop already runs in this one
+        requests = thread.submit(asyncio.run, _requests(examples, protocol, settings)).result()
     n_bytes = {id: max(map(_upper_bound, asked), default=0) for id, asked in requests.items()}
     lengths: dict[str, int] = {}
     n_short = 0
@@ -60,6 +57,22 @@ async def lengths(
         lengths[id] = max(encoder.size(request) for request in requests[id])
         n_short = n_short + 1 if lengths[id] <= encoder.max_model_len // 2 else 0
     return lengths
+
+
+async def _requests(
+    examples: Sequence[Example], protocol: EvaluationProtocol, settings: TaskSettings
+) -> dict[str, list[Request]]:
+    """Return what would be asked about each example, by id."""
+    requests: dict[str, list[Request]] = {}
+    for example in examples:
+        asked = requests.setdefault(example.id, [])
+
+        async def note(request: Request, asked: list[Request] = asked) -> Reply:
+            asked.append(request)
+            return Failure(Status.INVALID, "only measured")
+
+        await protocol.answer(example, note, settings)
+    return requests
 
 
 def _upper_bound(request: Request) -> int:

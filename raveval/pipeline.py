@@ -12,11 +12,14 @@ from __future__ import annotations
 import logging
 import math
 import os
+import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from raveval import errors
 from raveval.errors import RavevalError, ResourceError, RunError
@@ -24,7 +27,8 @@ from raveval.store import RunDirectory
 from raveval.types import Shard
 from raveval.worker import ShardWorker, WorkerSpec
 
-_MAX_SHARDS_IN_FLIGHT = 64
+_MAX_SHARDS_IN_FLIGHT = 64  # an actor's queue; with tiny shards it bounds examples in flight
+_SECONDS_BETWEEN_SIGNS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,7 @@ def execute(
         import ray.data
         import ray.exceptions
 
-        resources = _resources(placement)
+        resources = _resources(placement, devices_per_replica=_devices(spec.options))
         say(
             f"starting {placement.replicas} replica{'s' * (placement.replicas > 1)} of "
             f"{spec.model.name} on {spec.engine} ({resources['num_cpus']:g} CPUs, "
@@ -83,13 +87,44 @@ def execute(
             **resources,
         )
         try:
-            for batch in dataset.iter_batches(
-                batch_size=None, prefetch_batches=0, batch_format="pyarrow"
-            ):
-                for row in batch.to_pylist():
-                    yield ShardDone(row["n_examples"], row["n_missing"], row["n_tokens"])
+            with _told_while_waiting(spec, resources, say):
+                for batch in dataset.iter_batches(
+                    batch_size=None, prefetch_batches=0, batch_format="pyarrow"
+                ):
+                    for row in batch.to_pylist():
+                        yield ShardDone(row["n_examples"], row["n_missing"], row["n_tokens"])
         except ray.exceptions.RayError as exc:
             raise _translated(spec, exc) from exc
+
+
+@contextmanager
+def _told_while_waiting(
+    spec: WorkerSpec, resources: Mapping[str, float], say: Callable[[str], None]
+) -> Iterator[None]:
+    """Say every half minute what is waited for, until a replica has loaded the model."""
+    import ray
+
+    directory = RunDirectory(spec.directory)
+    is_over = threading.Event()
+
+    def watch() -> None:
+        while not is_over.wait(_SECONDS_BETWEEN_SIGNS):
+            if directory.worker_reports(spec.session):
+                return
+            free = ray.available_resources()
+            say(
+                f"no replica is ready yet; {resources['num_cpus']:g} CPUs and "
+                f"{resources['num_gpus']:g} GPUs are needed for each, {free.get('CPU', 0):g} CPUs "
+                f"and {free.get('GPU', 0):g} GPUs of the cluster are free"
+            )
+
+    thread = threading.Thread(target=watch, name="raveval-waiting", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 @contextmanager
@@ -101,10 +136,7 @@ def _cluster(address: str | None) -> Iterator[None]:
 
     is_ours = not ray.is_initialized()
     if is_ours:
-        target = address or os.environ.get("RAY_ADDRESS")
-        local = {} if target else {"include_dashboard": False, "num_cpus": _local_cpus()}
-        with _native_messages_held_back():
-            ray.init(address=target, log_to_driver=False, logging_level=logging.ERROR, **local)
+        _connect(address or os.environ.get("RAY_ADDRESS"))
     try:
         for handler in logging.getLogger("ray.data").handlers:
             if isinstance(handler, logging.StreamHandler):
@@ -118,6 +150,41 @@ def _cluster(address: str | None) -> Iterator[None]:
     finally:
         if is_ours:
             ray.shutdown()
+
+
+def _connect(address: str | None) -> None:
+    """Connect to the cluster at an address; without one start a Ray of our own.
+
+    Raises:
+        ResourceError: there is no cluster at the address.
+    """
+    import ray
+
+    # "local": a Ray that somebody else started on this machine is not ours to use.
+    local = {"address": "local", "include_dashboard": False, "num_cpus": _local_cpus()}
+    settings = {"address": address} if address else local
+    _check_reachable(address)
+    try:
+        with _native_messages_held_back():
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+    except (ValueError, ConnectionError, RuntimeError) as exc:
+        raise ResourceError(
+            f"run.address: no Ray cluster at {address or 'this machine'}: {exc}"
+        ) from exc
+
+
+def _check_reachable(address: str | None) -> None:
+    """Refuse host:port where nothing listens; Ray itself would try for minutes, in silence."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=5).close()
+    except OSError as exc:
+        raise ResourceError(
+            f"run.address: nothing answers at {address}: {exc}. Start a cluster there, or leave "
+            "the address out to run on this machine"
+        ) from exc
 
 
 @contextmanager
@@ -146,7 +213,12 @@ def _local_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _resources(placement: Placement) -> dict[str, float]:
+def _devices(options: Any) -> int:
+    """Return over how many GPUs an engine with these options spreads one model."""
+    return int(getattr(options, "tensor_parallel_size", 1))
+
+
+def _resources(placement: Placement, *, devices_per_replica: int) -> dict[str, float]:
     """Return what each replica gets, or refuse what no node has instead of waiting for ever."""
     import ray
 
@@ -154,12 +226,10 @@ def _resources(placement: Placement) -> dict[str, float]:
     total = {key: sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU")}
     gpus = placement.gpus_per_replica
     if gpus is None:
-        gpus = 1.0 if total["GPU"] else 0.0
+        gpus = float(devices_per_replica) if total["GPU"] else 0.0
     cpus = placement.cpus_per_replica
     if cpus is None:
-        # On CPUs the engine's threads are the replica; on GPUs a few host threads suffice.
-        cpus = 1.0 if gpus else max(1.0, math.floor(total["CPU"] / placement.replicas))
-        cpus = min(cpus, max((node.get("CPU", 0.0) for node in nodes), default=cpus))
+        cpus = 1.0 if gpus else _most_cpus(nodes, placement.replicas)
     slots = sum(_fitting(node, cpus, gpus) for node in nodes)
     if slots < placement.replicas:
         raise ResourceError(
@@ -170,6 +240,18 @@ def _resources(placement: Placement) -> dict[str, float]:
     return {"num_cpus": cpus, "num_gpus": gpus}
 
 
+def _most_cpus(nodes: Sequence[Mapping[str, float]], replicas: int) -> float:
+    """Return the most CPUs that so many replicas can have each; on CPUs, threads are speed.
+
+    On GPUs one is enough: the engine's work is done elsewhere.
+    """
+    largest = int(max((node.get("CPU", 0.0) for node in nodes), default=0.0))
+    for cpus in range(largest, 1, -1):
+        if sum(_fitting(node, float(cpus), 0.0) for node in nodes) >= replicas:
+            return float(cpus)
+    return 1.0
+
+
 def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> int:
     """Return how many replicas fit on a node."""
     limits = [
@@ -177,7 +259,7 @@ def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> int:
         for key, wanted in (("CPU", cpus), ("GPU", gpus))
         if wanted
     ]
-    return min(limits)
+    return min(limits, default=0)
 
 
 def _translated(spec: WorkerSpec, exc: Exception) -> RavevalError:
@@ -187,6 +269,6 @@ def _translated(spec: WorkerSpec, exc: Exception) -> RavevalError:
             kind = getattr(errors, report["kind"], RunError)
             return kind(report["error"]) if issubclass(kind, RavevalError) else RunError(str(exc))
     return RunError(
-        f"the pipeline broke: {str(exc).strip().splitlines()[-1]}. What was committed is kept: "
-        "run the same command again to go on"
+        f"the pipeline broke: {exc}\nWhat was committed is kept: run the same command again to go "
+        "on"
     )

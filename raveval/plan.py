@@ -6,10 +6,9 @@ A plan holds what is asked, rendered to the last character, and the two fingerpr
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,21 @@ from raveval import __version__, registry, tasks
 from raveval.config import EvaluateConfig, RunConfig, TaskConfig, engine_options
 from raveval.errors import ConfigError, MismatchError, ModelError, Refused, ResourceError, nearest
 from raveval.evaluate import load_metric, load_protocol
-from raveval.fingerprint import digest, digest_each, directory_digest, first_difference, plain
+from raveval.fingerprint import checkpoint_digest, digest, digest_each, first_difference, plain
 from raveval.lengths import lengths, overlong_message
 from raveval.protocols import EvaluationProtocol, TaskSettings, schema
-from raveval.store import RunDirectory, shards_of
+from raveval.store import LAYOUT, RunDirectory, shards_of
 from raveval.types import Example, ModelRef, Shard
+
+
+def score_inputs(protocol: str, settings: TaskSettings, metrics: Sequence[str]) -> dict[str, Any]:
+    """Return what numbers depend on besides the replies, as this version of raveval has it."""
+    return {
+        "protocol": load_protocol(protocol).SCORE_VERSION,
+        "scoring": settings.scoring,
+        "no_answer": settings.no_answer,
+        "metrics": {metric: load_metric(metric).version for metric in metrics},
+    }
 
 
 def score_fingerprint(reply: Mapping[str, Any], score: Mapping[str, Any]) -> str:
@@ -135,6 +144,8 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
     model = evaluate.model.ref(say=say)
     engine = registry.load("engines", evaluate.engine.name)
     encoder = engine.encoder(model, options)
+    if model.id is not None and encoder.commit is not None:
+        model = replace(model, revision=encoder.commit)  # what "main" means may move
     if evaluate.chat and not encoder.has_chat_template:
         raise ModelError(
             f"evaluate.chat: {model.name} has no chat template; leave chat out to ask with plain "
@@ -153,7 +164,7 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
     for entry in evaluate.tasks:
         say(f"preparing {entry.name or entry.task}")
         planned.append(_plan_task(entry, evaluate, identity, encoder))
-    shard_sizes = _reconcile(directory, planned, config.run.shard_size)
+    shard_sizes = reconcile(directory, planned, config.run.shard_size)
     return Plan(config, model, encoder.max_model_len, tuple(planned), shard_sizes)
 
 
@@ -187,7 +198,7 @@ def _plan_task(
         may_truncate=task.may_truncate,
         seed=evaluate.seed,
     )
-    n_tokens = asyncio.run(lengths(examples, protocol, settings, encoder))
+    n_tokens = lengths(examples, protocol, settings, encoder)
     too_long = {id: n for id, n in n_tokens.items() if n > encoder.max_model_len}
     if too_long and evaluate.on_overlong == "refuse" and not task.may_truncate:
         raise ConfigError(overlong_message(name, too_long, len(examples), encoder.max_model_len))
@@ -202,17 +213,18 @@ def _plan_task(
         reply=plain(
             {
                 **identity,
-                "protocol": {"name": task.protocol, "version": protocol.VERSION},
+                "protocol": {"name": task.protocol, "version": protocol.ANSWER_VERSION},
                 "task_version": task.version,
                 "num_fewshot": num_fewshot,
                 "chat": evaluate.chat,
                 "seed": evaluate.seed,
                 "n_examples": len(examples),
-                "settings": asdict(settings),
+                "sampling": asdict(settings.sampling),
+                "may_truncate": settings.may_truncate,
                 "examples": digest_each(asdict(example) for example in examples),
             }
         ),
-        score={"metrics": {metric: load_metric(metric).version for metric in metrics}},
+        score=score_inputs(task.protocol, settings, metrics),
         provenance=tasks.provenance(task, options),
         n_overlong=len(too_long),
         longest_tokens=max(n_tokens.values(), default=None),
@@ -267,26 +279,33 @@ def _check_writable(path: Path) -> None:
     if not os.access(existing, os.W_OK | os.X_OK):
         raise Refused(f"run.output: {existing} is not writable; choose another output")
     is_run = (path / "run.json").exists()
-    if path.is_dir() and not is_run and any(path.glob("[!.]*")):
+    foreign = {entry.name for entry in path.glob("[!.]*")} - LAYOUT if path.is_dir() else set()
+    if foreign and not is_run:
         raise MismatchError(
-            f"run.output: {path} holds files but no run of raveval; choose an empty directory"
+            f"run.output: {path} holds files but no run of raveval ({min(foreign)}); choose an "
+            "empty directory"
         )
 
 
 def _model_identity(model: ModelRef) -> dict[str, Any]:
     """Return what tells this model from another, also from one saved later under the same path."""
     if model.path is not None and Path(model.path).is_dir():
-        return {"weights": directory_digest(Path(model.path))}
+        return {"weights": checkpoint_digest(Path(model.path))}
     return {"id": model.id or model.path, "revision": model.revision}
 
 
-def _reconcile(
+def reconcile(
     directory: RunDirectory, planned: Sequence[PlannedTask], shard_size: int
 ) -> dict[str, int]:
-    """Check the plan against a run that is already there, and return each task's shard size.
+    """Check tasks against a run that is already there, and return each one's shard size.
+
+    The driver does so once more when it holds the directory: another may have been faster.
 
     A task keeps the shards it was begun with, whatever the config now says: their size moves no
     number, and finished ones stay finished. New tasks may join a run; none may vanish.
+
+    Raises:
+        MismatchError: what moves numbers differs; the message names the key.
     """
     manifest = directory.read_manifest()
     if manifest is None:

@@ -15,8 +15,15 @@ from typing import Any
 from raveval import pipeline, report
 from raveval.config import RunConfig, engine_options, load_config
 from raveval.errors import DataError
-from raveval.evaluate import TaskSpec, load_metric
-from raveval.plan import Plan, make_plan, manifest_of, score_fingerprint
+from raveval.evaluate import TaskSpec
+from raveval.plan import (
+    Plan,
+    make_plan,
+    manifest_of,
+    reconcile,
+    score_fingerprint,
+    score_inputs,
+)
 from raveval.progress import Progress
 from raveval.protocols import TaskSettings
 from raveval.reduce import reduce_run
@@ -51,8 +58,14 @@ def run(config: Config, *, say: Say = _silent) -> Results:
     planned = make_plan(checked, say=say)
     directory = RunDirectory(checked.run.output)
     with directory.held():
+        # Another driver may have been at work between the plan and the lock.
+        sizes = reconcile(directory, planned.tasks, checked.run.shard_size)
+        planned = dataclasses.replace(planned, shard_sizes=sizes)
         manifest = _prepare(directory, planned)
         shards = planned.shards()
+        if checked.run.retry_failed:
+            n_dropped = sum(directory.drop_failed(shard) for shard in shards)
+            say(f"{n_dropped} shards with failed examples are asked again")
         unscored = [shard for shard in shards if not _is_done(directory, shard, manifest)]
         unanswered = _score_stored(directory, unscored, manifest)
         if len(unanswered) < len(shards):
@@ -83,7 +96,8 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
     manifest = _manifest(run_directory)
     with run_directory.held():
         for entry in manifest["tasks"].values():
-            entry["score"] = {"metrics": {m: load_metric(m).version for m in entry["metrics"]}}
+            spec = task_spec(entry)
+            entry["score"] = score_inputs(spec.protocol, spec.settings, spec.metrics)
             entry["score_fingerprint"] = score_fingerprint(entry["reply"], entry["score"])
         run_directory.write_manifest(manifest)
         shards = [
@@ -132,7 +146,9 @@ def status(directory: str | Path) -> RunStatus:
     tasks = {}
     for name, entry in manifest["tasks"].items():
         shards = shards_of(name, entry["n_examples"], entry["shard_size"])
-        receipts = [r for shard in shards if (r := run_directory.read_receipt(shard)) is not None]
+        found = (run_directory.read_receipt(shard) for shard in shards)
+        current = entry["score_fingerprint"]
+        receipts = [r for r in found if r is not None and r.score_fingerprint == current]
         by_status: Counter[str] = Counter()
         for receipt in receipts:
             by_status.update(receipt.states.by_status)
@@ -178,8 +194,9 @@ def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
     earlier = directory.read_manifest()
     manifest = manifest_of(planned, earlier, started=_now())
     for task in planned.tasks:
-        if not directory.has_examples(task.name):
-            directory.write_examples(task.name, task.examples)
+        digest = task.reply["examples"]
+        if not directory.has_examples(task.name, digest=digest):
+            directory.write_examples(task.name, task.examples, digest=digest)
     directory.write_manifest(manifest)
     return manifest
 
@@ -187,7 +204,8 @@ def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
 def _is_done(directory: RunDirectory, shard: Shard, manifest: Mapping[str, Any]) -> bool:
     receipt = directory.read_receipt(shard)
     fingerprint = manifest["tasks"][shard.task]["score_fingerprint"]
-    return receipt is not None and receipt.score_fingerprint == fingerprint
+    is_scored = receipt is not None and receipt.score_fingerprint == fingerprint
+    return is_scored and directory.has_records(shard)
 
 
 def _execute(
@@ -198,14 +216,17 @@ def _execute(
     say: Say,
 ) -> None:
     evaluate, section = planned.config.evaluate, planned.config.run
+    session = uuid.uuid4().hex[:12]
+    directory.begin_session(session)
     spec = WorkerSpec(
         directory=str(directory.path.absolute()),
-        session=uuid.uuid4().hex[:12],
+        session=session,
         engine=evaluate.engine.name,
         options=engine_options(evaluate.engine),
         model=dataclasses.replace(planned.model, max_model_len=planned.max_model_len),
         tasks={name: task_spec(entry) for name, entry in manifest["tasks"].items()},
         deadline_seconds=section.deadline_seconds,
+        loaded=_loaded(directory, planned.shards()),
     )
     placement = pipeline.Placement(
         replicas=section.replicas,
@@ -221,6 +242,12 @@ def _execute(
         for done in pipeline.execute(missing, spec, placement, say=say):
             progress.add(done.n_examples, n_missing=done.n_missing, n_tokens=done.n_tokens)
     say(f"answered {n_examples} examples in {time.monotonic() - began:.0f} s")
+
+
+def _loaded(directory: RunDirectory, shards: Sequence[Shard]) -> Mapping[str, Any] | None:
+    """Return what engine made the replies that are there; None where there are none."""
+    receipts = (directory.read_receipt(shard) for shard in shards)
+    return next((receipt.engine for receipt in receipts if receipt is not None), None)
 
 
 def _score_stored(

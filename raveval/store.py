@@ -2,6 +2,7 @@
 
     runs/<name>/
     ├── run.json                        what was asked: config, settings, fingerprints, versions
+    ├── session                         the driver whose replicas may commit
     ├── examples/<task>.parquet         what is asked of the model, in a fixed pseudo-random order
     ├── replies/<task>/00042.parquet    commit 1 of a shard: everything the candidate made
     ├── records/<task>/00042.parquet    one row per example
@@ -56,7 +57,11 @@ EXAMPLE_COLUMNS = pa.schema(
     ]
 )
 _ROW_GROUP = 256
+_DIGEST = b"raveval.examples"
 _ORIGIN = b"raveval.origin"
+_LAYERS = ("examples", "replies", "records", "states", "attempts", "workers")
+LAYOUT = frozenset({*_LAYERS, "run.json", "session", "results.json", "report.md"})
+"""Names that a run directory may hold; anything else there is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,15 +164,16 @@ class RunDirectory:
 
     # Examples.
 
-    def write_examples(self, task: str, examples: Sequence[Example]) -> None:
-        """Commit what is asked, in the order given."""
+    def write_examples(self, task: str, examples: Sequence[Example], *, digest: str) -> None:
+        """Commit what is asked, in the order given; `digest` says what it is."""
+        schema = EXAMPLE_COLUMNS.with_metadata({_DIGEST: digest.encode()})
         with (
             _committed(self._examples_path(task)) as file,
-            pq.ParquetWriter(file, EXAMPLE_COLUMNS, compression="zstd") as writer,
+            pq.ParquetWriter(file, schema, compression="zstd") as writer,
         ):
             for start in range(0, len(examples), _ROW_GROUP):
                 rows = [_example_row(example) for example in examples[start : start + _ROW_GROUP]]
-                writer.write_table(pa.Table.from_pylist(rows, schema=EXAMPLE_COLUMNS))
+                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
     def read_examples(self, task: str, start: int, stop: int) -> list[Example]:
         """Return rows [start, stop) of a task's examples."""
@@ -177,9 +183,26 @@ class RunDirectory:
         first = groups.start * _ROW_GROUP
         return [_example(row) for row in table.slice(start - first, stop - start).to_pylist()]
 
-    def has_examples(self, task: str) -> bool:
-        """Whether the examples of a task were committed."""
-        return self._examples_path(task).exists()
+    def has_examples(self, task: str, *, digest: str) -> bool:
+        """Whether these examples of a task were committed, and no others."""
+        try:
+            metadata = pq.read_schema(self._examples_path(task)).metadata or {}
+        except (OSError, pa.ArrowException):
+            return False
+        return bool(metadata.get(_DIGEST) == digest.encode())
+
+    # Sessions: the driver that holds the directory now. Replicas of an earlier one may outlive it.
+
+    def begin_session(self, session: str) -> None:
+        """Say which driver's replicas may commit from now on."""
+        self.write_text("session", session)
+
+    def is_session(self, session: str) -> bool:
+        """Whether a driver's replicas may still commit."""
+        try:
+            return (self.path / "session").read_text() == session
+        except FileNotFoundError:
+            return False
 
     # Shards.
 
@@ -197,8 +220,8 @@ class RunDirectory:
         """Return the replies of a shard; None where there are none made under this fingerprint."""
         try:
             table = pq.read_table(self._shard_path("replies", shard, "parquet"), partitioning=None)
-        except (FileNotFoundError, pa.ArrowInvalid):
-            return None
+        except (OSError, pa.ArrowException):
+            return None  # missing, torn or rotten: the shard is asked again
         origin = json.loads((table.schema.metadata or {}).get(_ORIGIN, b"{}"))
         if origin.get("fingerprint") != fingerprint:
             return None
@@ -213,9 +236,23 @@ class RunDirectory:
         with suppress(FileNotFoundError):
             self._shard_path("attempts", shard, "json").unlink()
 
+    def has_records(self, shard: Shard) -> bool:
+        """Whether the records of a shard were committed."""
+        return self._shard_path("records", shard, "parquet").exists()
+
     def read_records(self, shard: Shard) -> pa.Table:
-        """Return the records of a finished shard."""
-        return pq.read_table(self._shard_path("records", shard, "parquet"), partitioning=None)
+        """Return the records of a finished shard.
+
+        Raises:
+            DataError: they are missing or cannot be read.
+        """
+        path = self._shard_path("records", shard, "parquet")
+        try:
+            return pq.read_table(path, partitioning=None)
+        except (OSError, pa.ArrowException) as exc:
+            raise DataError(
+                f"{path}: cannot be read: {exc}; `raveval score {self.path}` makes it again"
+            ) from exc
 
     def read_receipt(self, shard: Shard) -> Receipt | None:
         """Return a shard's receipt, or None where there is none, or none that can be read."""
@@ -231,6 +268,15 @@ class RunDirectory:
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
+
+    def drop_failed(self, shard: Shard) -> bool:
+        """Forget a shard of which an example failed or was quarantined, and say whether it was."""
+        receipt = self.read_receipt(shard)
+        if receipt is None or not {"failed", "quarantined"} & set(receipt.states.by_status):
+            return False
+        for layer, suffix in (("states", "json"), ("replies", "parquet"), ("attempts", "json")):
+            self._shard_path(layer, shard, suffix).unlink(missing_ok=True)
+        return True
 
     def begin(self, shard: Shard, *, session: str) -> Attempt:
         """Note that a process takes up a shard, and return what became of earlier ones.
@@ -305,6 +351,11 @@ def _committed(path: Path) -> Iterator[BinaryIO]:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the new name survives a crash too
+        finally:
+            os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
 

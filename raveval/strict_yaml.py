@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+from typing_extensions import override
 
 from raveval.errors import ConfigError, nearest
 
@@ -21,6 +22,22 @@ class Strict(BaseModel):
 
 
 Model = TypeVar("Model", bound=Strict)
+
+
+class _NoDuplicates(yaml.SafeLoader):
+    """Refuses a key that stands twice, of which YAML's own rule would keep the last in silence."""
+
+    @override
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key if isinstance(key, str) else id(key_node))
+        return dict(super().construct_mapping(node, deep))
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -36,7 +53,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as exc:
         raise ConfigError(f"{path}: cannot be read: {exc}") from exc
     try:
-        content = yaml.safe_load(text)
+        content = yaml.load(text, Loader=_NoDuplicates)
     except yaml.YAMLError as exc:
         raise ConfigError(f"{path}: not valid YAML: {' '.join(str(exc).split())}") from exc
     if not isinstance(content, dict):

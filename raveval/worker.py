@@ -2,12 +2,14 @@
 
 A shard whose process died while its driver lived is taken up again; after two deaths it is asked
 example by example with nothing else in the engine, and an example that was alone in the engine at
-two deaths is quarantined: one poisonous row costs itself, not the run.
+two deaths is quarantined: one poisonous row costs itself, not the run. An engine that hangs is
+ended like one that died.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import time
@@ -18,12 +20,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raveval import registry
-from raveval.engines import EngineDied
-from raveval.errors import RavevalError
-from raveval.evaluate import TaskSpec, answer_examples, replies_table
+from raveval.engines import Engine, EngineDied
+from raveval.errors import MismatchError, ModelError, RavevalError, ResourceError, RunError
+from raveval.evaluate import TaskSpec, answer_examples, load_protocol, replies_table
+from raveval.fingerprint import first_difference
 from raveval.scoring import score_shard
 from raveval.store import Attempt, Receipt, Replies, RunDirectory
-from raveval.types import Answers, Example, Failure, ModelRef, Shard, Status
+from raveval.types import Answers, Example, Failure, ModelRef, Reply, Request, Shard, Status
 
 _DEATHS_BEFORE_ISOLATION = 2
 _DEATHS_BEFORE_QUARANTINE = 2
@@ -31,7 +34,13 @@ _DEATHS_BEFORE_QUARANTINE = 2
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """All that a replica is made of."""
+    """All that a replica is made of.
+
+    Attributes:
+        session: the driver that this replica belongs to.
+        deadline_seconds: an engine that answers nothing for so long is taken to hang.
+        loaded: what the replies that are there already were made by; another engine is refused.
+    """
 
     directory: str
     session: str
@@ -40,6 +49,7 @@ class WorkerSpec:
     model: ModelRef
     tasks: Mapping[str, TaskSpec]
     deadline_seconds: float
+    loaded: Mapping[str, Any] | None
 
 
 class ShardWorker:
@@ -52,17 +62,9 @@ class ShardWorker:
         self._clock = _SharedClock()
         started = time.monotonic()
         try:
-            self._engine = registry.load("engines", spec.engine).start(spec.model, spec.options)
+            self._engine = _Watched(self._start(), spec.deadline_seconds)
         except Exception as exc:
-            known = isinstance(exc, RavevalError)
-            self._directory.report_worker(
-                spec.session,
-                {
-                    "kind": type(exc).__name__ if known else "RunError",
-                    "error": str(exc) if known else "".join(traceback.format_exception(exc)),
-                    "node": socket.gethostname(),
-                },
-            )
+            self._report(exc)
             raise
         self._directory.report_worker(
             spec.session,
@@ -74,6 +76,59 @@ class ShardWorker:
             },
         )
 
+    def _start(self) -> Engine:
+        """Load the model, or say why this replica cannot take part."""
+        spec = self._spec
+        if not self._directory.is_session(spec.session):
+            raise RunError(
+                f"node {socket.gethostname()} does not see the run directory {spec.directory} of "
+                "its driver; put run.output on storage that all nodes share"
+            )
+        reports = [r for r in self._directory.worker_reports(spec.session) if "loaded" in r]
+        module = registry.load("engines", spec.engine)
+        for pause in (10.0, 30.0) if reports else ():
+            # Another replica has loaded it: what a dead process held may not be free yet.
+            try:
+                return self._checked(module.start(spec.model, spec.options), reports)
+            except (ResourceError, RunError):
+                time.sleep(pause)
+        return self._checked(module.start(spec.model, spec.options), reports)
+
+    def _checked(self, engine: Engine, reports: Sequence[Mapping[str, Any]]) -> Engine:
+        """Refuse an engine that cannot do what a task needs, or that is not what others are."""
+        for name, task in self._spec.tasks.items():
+            lacking = load_protocol(task.protocol).NEEDS - engine.capabilities
+            if lacking:
+                raise ModelError(
+                    f"task {name!r} needs an engine that can {min(lacking)}; "
+                    f"{self._spec.engine} with these options cannot"
+                )
+        expected = self._spec.loaded or (reports[0]["loaded"] if reports else None)
+        difference = first_difference(expected, engine.describe()) if expected else None
+        if difference is not None:
+            key, old, new = difference
+            raise MismatchError(
+                f"{self._spec.directory}: the replies that are there were made with {key} {old!r}, "
+                f"this replica ({socket.gethostname()}) has {new!r}. Choose another output, or "
+                "replicas that are alike"
+            )
+        return engine
+
+    def _report(self, exc: Exception, shard: Shard | None = None) -> None:
+        """Tell the driver in the error's own words; what Ray makes of it is for Ray's users."""
+        known = isinstance(exc, RavevalError)
+        where = "" if shard is None else f"task {shard.task!r}, shard {shard.index}: "
+        words = str(exc) if known else "".join(traceback.format_exception(exc))
+        with contextlib.suppress(OSError):
+            self._directory.report_worker(
+                self._spec.session,
+                {
+                    "kind": type(exc).__name__ if known else "RunError",
+                    "error": f"{where}{words}",
+                    "node": socket.gethostname(),
+                },
+            )
+
     async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[int]]]:
         """Answer, score and commit the shard that the batch's only row describes."""
         shard = Shard(
@@ -84,6 +139,9 @@ class ShardWorker:
         except EngineDied:
             # Ray replaces a dead process; a live one with a dead engine would be given more work.
             os._exit(1)
+        except Exception as exc:
+            self._report(exc, shard)
+            raise
         states = receipt.states
         n_scored = sum(n for s, n in states.by_status.items() if Status(s).is_scored)
         yield {
@@ -97,6 +155,7 @@ class ShardWorker:
         done = self._directory.read_receipt(shard)
         if done is not None and done.score_fingerprint == task.score_fingerprint:
             return done  # committed by a process that died before Ray heard of it
+        self._check_session()
         examples = self._directory.read_examples(shard.task, shard.start, shard.stop)
         replies = self._directory.read_replies(shard, fingerprint=task.reply_fingerprint)
         if replies is None:
@@ -108,6 +167,7 @@ class ShardWorker:
                 engine=self._engine.describe(),
                 engine_seconds=cost.seconds,
             )
+            self._check_session()
             self._directory.commit_replies(shard, replies)
         return await asyncio.to_thread(score_shard, self._directory, shard, task, replies)
 
@@ -138,9 +198,53 @@ class ShardWorker:
         return answers
 
     async def _ask(self, task: TaskSpec, examples: Sequence[Example]) -> list[Answers]:
-        return await answer_examples(
-            examples, self._engine, task, deadline_seconds=self._spec.deadline_seconds
-        )
+        answering = asyncio.ensure_future(answer_examples(examples, self._engine, task))
+        try:
+            while not answering.done():
+                await asyncio.wait((answering,), timeout=self._engine.check())
+            return answering.result()
+        finally:
+            answering.cancel()
+
+    def _check_session(self) -> None:
+        """End a replica whose driver is gone: another one may hold the directory now."""
+        if not self._directory.is_session(self._spec.session):
+            os._exit(1)
+
+
+class _Watched:
+    """An engine, and when it last gave a sign of life: any reply to anyone is one."""
+
+    def __init__(self, engine: Engine, deadline_seconds: float) -> None:
+        self._engine = engine
+        self._deadline_seconds = deadline_seconds
+        self._n_waiting = 0
+        self._last_sign = 0.0
+        self.capabilities = engine.capabilities
+        self.describe = engine.describe
+        self.close = engine.close
+
+    async def reply(self, request: Request) -> Reply:
+        """Pass a request on."""
+        if not self._n_waiting:
+            self._last_sign = time.monotonic()  # it was idle until now
+        self._n_waiting += 1
+        try:
+            return await self._engine.reply(request)
+        finally:
+            self._n_waiting -= 1
+            self._last_sign = time.monotonic()
+
+    def check(self) -> float:
+        """Return after how many seconds to look again.
+
+        Raises:
+            EngineDied: requests wait, and there was no sign of life within the deadline.
+        """
+        silent = time.monotonic() - self._last_sign if self._n_waiting else 0.0
+        if silent >= self._deadline_seconds:
+            raise EngineDied(f"no reply for {silent:.0f} s")
+        return self._deadline_seconds - silent + 0.01
 
 
 class _Gate:
@@ -177,7 +281,7 @@ class _Gate:
                 self._changed.notify_all()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # two of the same cost are still two
 class _Cost:
     seconds: float = 0.0
 

@@ -40,12 +40,14 @@ class Checkpoint:
         max_model_len: tokens of context that are used, output included.
         length_source: where that number comes from, for the record: "given", "model" or "assumed".
         vocab_size: rows of the embedding; None where the configuration does not say.
+        commit: the hub's commit that was read; None for a local directory.
     """
 
     tokenizer: Any
     max_model_len: int
     length_source: str
     vocab_size: int | None
+    commit: str | None = None
 
 
 def read(model: ModelRef, *, trust_remote_code: bool = False) -> Checkpoint:
@@ -64,7 +66,11 @@ def read(model: ModelRef, *, trust_remote_code: bool = False) -> Checkpoint:
     own, default = _lengths(text_config, tokenizer)
     max_model_len, source = _choose_length(model, own=own, default=default)
     return Checkpoint(
-        tokenizer, max_model_len, source, vocab_size=getattr(text_config, "vocab_size", None)
+        tokenizer,
+        max_model_len,
+        source,
+        vocab_size=getattr(text_config, "vocab_size", None),
+        commit=getattr(config, "_commit_hash", None) if model.path is None else None,
     )
 
 

@@ -100,6 +100,7 @@ class Encoder:
 
     Attributes:
         max_model_len: the most tokens of a sequence, output included.
+        commit: the hub's commit that was read; None for a local directory.
         length_source: where that comes from: "given", "model", or "assumed" where the model does
             not say.
         tokenizer: the model's own.
@@ -108,6 +109,7 @@ class Encoder:
     def __init__(self, checkpoint: _checkpoint.Checkpoint) -> None:
         self.max_model_len = checkpoint.max_model_len
         self.length_source = checkpoint.length_source
+        self.commit = checkpoint.commit
         self.tokenizer: Any = checkpoint.tokenizer
         self._tokens = Tokens(checkpoint.tokenizer, vocab_size=checkpoint.vocab_size)
 

@@ -67,6 +67,7 @@ class ScriptedEncoder:
     max_model_len: int
     length_source: str = "given"
     has_chat_template: bool = True
+    commit: str | None = None
 
     def size(self, request: Request) -> int:
         """Return the tokens a request needs, output included; a document at most one window."""

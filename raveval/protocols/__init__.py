@@ -54,9 +54,14 @@ class TaskSettings:
 
 
 class EvaluationProtocol(Protocol):
-    """The shape of a protocol module."""
+    """The shape of a protocol module.
 
-    VERSION: int
+    `ANSWER_VERSION` is raised when other questions are asked: replies are then not reused.
+    `SCORE_VERSION` is raised when the same replies give other records: they are scored again.
+    """
+
+    ANSWER_VERSION: int
+    SCORE_VERSION: int
     NEEDS: frozenset[Capability]
     COLUMNS: tuple[pa.Field, ...]
     METRICS: tuple[str, ...]

@@ -22,7 +22,8 @@ from raveval.types import (
     Status,
 )
 
-VERSION = 1
+ANSWER_VERSION = 1
+SCORE_VERSION = 1
 NEEDS = frozenset({Capability.SCORE})
 METRICS = ("perplexity", "entropy")
 COLUMNS = (

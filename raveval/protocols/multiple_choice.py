@@ -20,7 +20,8 @@ from raveval.metrics import accuracy
 from raveval.protocols import Ask, Record, TaskSettings, missing
 from raveval.types import Answers, ChoiceScores, Example, ScoreChoices, Status
 
-VERSION = 1
+ANSWER_VERSION = 1
+SCORE_VERSION = 1
 NEEDS = frozenset({Capability.SCORE})
 METRICS = ("accuracy",)
 COLUMNS = (
@@ -57,6 +58,9 @@ def score(
     reply = answers[0]
     if not isinstance(reply, ChoiceScores):
         return missing(reply)
+    lengths = {len(reply.logprob_nats), len(reply.n_tokens), len(reply.is_greedy)}
+    if lengths != {len(example.continuations)}:
+        raise ValueError(f"{len(example.continuations)} choices, but scores of {lengths}")
     columns: dict[str, Any] = {
         "gold": example.gold,
         "scoring": settings.scoring,

@@ -17,7 +17,8 @@ from raveval.metrics import squad, squad2
 from raveval.protocols import Ask, Record, TaskSettings, missing
 from raveval.types import Answers, Completion, Example, Generate, Status
 
-VERSION = 1
+ANSWER_VERSION = 1
+SCORE_VERSION = 1
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("squad",)
 COLUMNS = (

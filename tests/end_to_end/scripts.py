@@ -4,12 +4,13 @@ Each is named in a config as "tests.end_to_end.scripts:NAME" and runs inside a r
 has to know stands in the prompt.
 """
 
+import asyncio
 import os
 import re
 from pathlib import Path
 
 from raveval.engines.scripted import default_reply
-from raveval.types import Generate, Reply, Request
+from raveval.types import Failure, Generate, Reply, Request, Status
 
 
 def _text(request: Request) -> str:
@@ -39,6 +40,26 @@ def dies_once(request: Request) -> Reply:
     return default_reply(request)
 
 
-def must_not_be_asked(request: Request) -> Reply:
-    """Fail a test that should have found all its replies on disk."""
-    raise AssertionError(f"asked for {request.key}")
+async def hangs(request: Request) -> Reply:
+    """Never answer one example, and hold up the others that come after it."""
+    if "hang" in _text(request):
+        await asyncio.sleep(3600)
+    return default_reply(request)
+
+
+_turn = asyncio.Lock()
+
+
+async def one_at_a_time(request: Request) -> Reply:
+    """Answer in a queue that is longer than the deadline, each within it."""
+    async with _turn:
+        await asyncio.sleep(0.05)
+    return default_reply(request)
+
+
+def fails_until(request: Request) -> Reply:
+    """Fail where the prompt names a file that is not there."""
+    named = re.search(r"unless (\S+) exists", _text(request))
+    if named and not Path(named[1]).exists():
+        return Failure(Status.FAILED, "not yet")
+    return default_reply(request)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import yaml
 
 import raveval
 from raveval import tasks
-from raveval.errors import ConfigError, MismatchError, ModelError, ResourceError
+from raveval.errors import ConfigError, MismatchError, ModelError, ResourceError, RunError
 from tests.end_to_end.conftest import Config, numbers, receipts
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
@@ -99,15 +100,17 @@ class TestResume:
         raveval.run(settings, say=heard.append)
         assert not any("replica" in line for line in heard)
 
+    @pytest.mark.parametrize("half", [True, False])
     @pytest.mark.parametrize("layer", ["replies", "states", "records"])
-    def test_a_torn_file_is_made_again(
-        self, config: MakeConfig, tmp_path: Path, layer: str
+    def test_a_torn_or_rotten_file_is_made_again(
+        self, config: MakeConfig, tmp_path: Path, layer: str, half: bool
     ) -> None:
         settings = config(shard_size=10, tasks=["demo_qa"])
         raveval.run(settings)
         expected = numbers(tmp_path / "run")
         torn = next((tmp_path / "run" / layer / "demo_qa").iterdir())
-        torn.write_bytes(torn.read_bytes()[:20])
+        content = torn.read_bytes()
+        torn.write_bytes(content[:20] if half else content[:60] + b"\xff" * 40 + content[100:])
         if layer != "states":
             (tmp_path / "run" / "states" / "demo_qa" / f"{torn.stem}.json").unlink()
         raveval.run(settings)
@@ -122,6 +125,19 @@ class TestResume:
         raveval.run(config(shard_size=3))
         assert receipts(tmp_path / "run") == before
         assert numbers(tmp_path / "run") == expected
+
+    def test_examples_of_another_plan_are_written_anew(
+        self, config: MakeConfig, tmp_path: Path
+    ) -> None:
+        raveval.run(config(output="clean", tasks=[{"task": "demo_qa", "num_fewshot": 5}]))
+        # Killed after it wrote its examples, before it wrote run.json.
+        (tmp_path / "run" / "examples").mkdir(parents=True)
+        raveval.run(config(output="other", tasks=[{"task": "demo_qa", "num_fewshot": 0}]))
+        shutil.copy(
+            tmp_path / "other" / "examples" / "demo_qa.parquet", tmp_path / "run" / "examples"
+        )
+        raveval.run(config(tasks=[{"task": "demo_qa", "num_fewshot": 5}]))
+        assert numbers(tmp_path / "run") == numbers(tmp_path / "clean")
 
     def test_a_new_task_joins(self, config: MakeConfig, tmp_path: Path) -> None:
         raveval.run(config(tasks=["demo_qa"]))
@@ -205,18 +221,47 @@ class TestFaults:
         counted = raveval.run(config(tasks=[task], evaluate={"on_overlong": "count"}))
         assert dict(counted.tasks["questions"].coverage.by_status) == {"ok": 1, "overlong": 1}
 
-    def test_an_example_past_its_deadline(
-        self, config: MakeConfig, questions: MakeQuestions
+    def test_an_engine_that_hangs(self, config: MakeConfig, questions: MakeQuestions) -> None:
+        task = questions("a?", "hang?", "b?")
+        hanging = config(tasks=[task], engine=script("hangs"), deadline_seconds=1.0)
+        found = raveval.run(hanging).tasks["questions"]
+        assert dict(found.coverage.by_status) == {"ok": 2, "quarantined": 1}
+        assert list(found.failures) == ["1"]
+
+    def test_a_queue_is_no_hang(self, config: MakeConfig, questions: MakeQuestions) -> None:
+        task = questions(*(f"{n}?" for n in range(30)))
+        slow = config(tasks=[task], engine=script("one_at_a_time"), deadline_seconds=0.5)
+        assert raveval.run(slow).is_complete
+
+    def test_what_failed_is_asked_again_where_that_is_wanted(
+        self, config: MakeConfig, questions: MakeQuestions, tmp_path: Path
     ) -> None:
-        slow = config(
-            tasks=[questions("a?", "b?")],
-            engine={"latency_seconds": 60.0},
-            deadline_seconds=0.5,
-        )
-        found = raveval.run(slow).tasks["questions"]
-        assert dict(found.coverage.by_status) == {"failed": 2}
-        assert found.metrics["exact_match"].value is None
-        assert "0.5 s" in found.failures["0"]
+        mended = tmp_path / "mended"
+        task = questions("a?", f"Do you fail unless {mended} exists?")
+        settings = config(tasks=[task], engine=script("fails_until"))
+        assert not raveval.run(settings).is_complete
+        mended.touch()
+        assert not raveval.run(settings).is_complete
+        again = {**settings, "run": {**settings["run"], "retry_failed": True}}
+        assert raveval.run(again).is_complete
+
+    def test_a_directory_that_cannot_be_written_says_so(
+        self, config: MakeConfig, tmp_path: Path
+    ) -> None:
+        settings = config(tasks=["demo_qa"])
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "replies").write_text("in the way")
+        with pytest.raises(RunError, match=r"demo_qa.*shard 0(.|\n)*replies"):
+            raveval.run(settings)
+
+    def test_nothing_at_the_address(
+        self, config: MakeConfig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        import ray
+
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        with pytest.raises(ResourceError, match=r"nothing answers at 127\.0\.0\.1:1"):
+            raveval.run(config(address="127.0.0.1:1"))
 
     def test_a_model_that_cannot_start(self, config: MakeConfig) -> None:
         with pytest.raises((ModelError, ConfigError), match="no_such_script"):

@@ -8,6 +8,7 @@ import pytest
 
 from raveval.config import load_config
 from raveval.errors import ConfigError, DataError, MismatchError, ModelError, Refused, ResourceError
+from raveval.fingerprint import checkpoint_digest
 from raveval.lengths import lengths
 from raveval.plan import Plan, make_plan
 from raveval.types import Example
@@ -93,6 +94,26 @@ def test_a_checkpoint_saved_over_another_is_another_model(tmp_path: Path) -> Non
     assert changed.reply["model"]["weights"] != first.reply["model"]["weights"]
 
 
+def test_one_changed_tensor_is_another_model(tmp_path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    hidden = tmp_path / ".cache" / "model"
+    hidden.mkdir(parents=True)
+    tensors = {f"layer{n}": np.zeros((300, 1000), np.float32) for n in range(8)}
+    found = set()
+    for changed in (None, "layer0", "layer5", "layer7"):
+        one = {changed: tensors[changed] + 1} if changed else {}
+        save_file({**tensors, **one}, hidden / "model.safetensors")
+        found.add(checkpoint_digest(hidden))
+    assert len(found) == 4
+    (hidden / "runs").mkdir()
+    (hidden / "runs" / "results.json").write_text("{}")
+    assert checkpoint_digest(hidden) in found, "what lies in a folder of it is not the model"
+    with pytest.raises(ModelError, match="holds no files"):
+        checkpoint_digest(tmp_path)
+
+
 def test_a_run_of_something_else_is_refused_with_the_key(tmp_path: Path) -> None:
     planned = plan(tmp_path)
     directory = tmp_path / "run"
@@ -111,6 +132,8 @@ class TestLengths:
 
     class Encoder:
         max_model_len = 100
+        has_chat_template = False
+        commit: str | None = None
 
         def __init__(self) -> None:
             self.asked: list[str] = []
@@ -119,20 +142,15 @@ class TestLengths:
             self.asked.append(request.key)
             return len(request.prompt) // 4 + 10
 
-    async def find(self, examples: list[Example]) -> tuple[dict[str, int], list[str]]:
+    def run(self, examples: list[Example]) -> tuple[dict[str, int], list[str]]:
         from raveval.evaluate import load_protocol
         from raveval.protocols import TaskSettings
         from raveval.types import Sampling
 
         encoder = self.Encoder()
         protocol = load_protocol("question_answering")
-        found = await lengths(examples, protocol, TaskSettings(Sampling(10)), encoder)
+        found = lengths(examples, protocol, TaskSettings(Sampling(10)), encoder)
         return found, encoder.asked
-
-    def run(self, examples: list[Example]) -> tuple[dict[str, int], list[str]]:
-        import asyncio
-
-        return asyncio.run(self.find(examples))
 
     def test_short_ones_are_not_encoded(self) -> None:
         found, asked = self.run([Example(id=str(n), prompt="x" * 50) for n in range(5)])

@@ -38,16 +38,33 @@ RECEIPT = Receipt(SHARD, "reply", "score", {"engine": "e"}, STATES)
 @given(st.lists(examples, min_size=1, max_size=5))
 def test_examples_come_back_unchanged(tmp_path_factory, written) -> None:
     directory = RunDirectory(tmp_path_factory.mktemp("run"))
-    directory.write_examples("task", written)
+    directory.write_examples("task", written, digest="d")
     assert directory.read_examples("task", 0, len(written)) == written
 
 
 def test_any_range_of_examples_across_row_groups(tmp_path: Path) -> None:
     written = [Example(id=str(n)) for n in range(1000)]
     directory = RunDirectory(tmp_path)
-    directory.write_examples("task", written)
+    directory.write_examples("task", written, digest="d")
     for start, stop in ((0, 1), (255, 257), (256, 512), (0, 1000), (999, 1000)):
         assert directory.read_examples("task", start, stop) == written[start:stop]
+
+
+def test_examples_are_known_by_what_they_are(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert not directory.has_examples("task", digest="a")
+    directory.write_examples("task", [Example(id="x")], digest="a")
+    assert directory.has_examples("task", digest="a")
+    assert not directory.has_examples("task", digest="b")
+
+
+def test_replicas_of_an_earlier_driver_are_told_apart(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert not directory.is_session("one")
+    directory.begin_session("one")
+    directory.begin_session("two")
+    assert directory.is_session("two")
+    assert not directory.is_session("one")
 
 
 def test_receipts_come_back_unchanged(tmp_path: Path) -> None:
