@@ -229,7 +229,7 @@ def _tasks(
     from raveval import tasks
 
     if name is not None:
-        print("\n".join(_card(tasks.load_task(name))))
+        print("\n".join(map(_harmless, _card(tasks.load_task(name)))))
         return
     from raveval.report.render import print_cells
     from raveval.report.tables import Column, Table
@@ -329,5 +329,12 @@ def _console() -> Console:
     return Console(file=sys.stdout)
 
 
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+def _say(text: str) -> None:
+    print("\n".join(map(_harmless, text.split("\n"))), file=sys.stderr, flush=True)
+
+
+def _harmless(line: str) -> str:
+    """Return a line with nothing of foreign origin that a terminal would obey."""
+    from raveval.report.numbers import plain
+
+    return plain(line, limit=10_000) if not line.isprintable() else line

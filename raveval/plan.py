@@ -123,6 +123,7 @@ class Plan:
                 f"task    {task.name}: {len(task.examples)} examples, {task.protocol}, "
                 f"{task.num_fewshot}-shot{longest}{overlong}"
             )
+            lines += (f"        {remark}" for remark in tasks.source_remarks(task.provenance))
         return lines
 
 
@@ -225,7 +226,10 @@ def _plan_task(
             }
         ),
         score=score_inputs(task.protocol, settings, metrics),
-        provenance=tasks.provenance(task, options),
+        provenance={
+            **tasks.provenance(task, options),
+            **({} if entry.limit is None else {"limit": str(entry.limit)}),
+        },
         n_overlong=len(too_long),
         longest_tokens=max(n_tokens.values(), default=None),
     )

@@ -107,6 +107,7 @@ def _task_results(
         num_fewshot=entry["num_fewshot"],
         version=entry["version"],
         groups={group: _estimates(merged[group]) for group in groups},
+        source=entry["provenance"],
         failures=_failures(directory, receipts),
     )
 

@@ -168,7 +168,7 @@ def load_results(directory: str | Path) -> Results:
     path = Path(directory) / "results.json"
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise DataError(
             f"{path}: no such file; `raveval status {directory}` says how far the run is"
         ) from None

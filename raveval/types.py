@@ -308,7 +308,8 @@ class TaskResults:
     """The numbers of one task: `metrics` pooled over all examples, `groups` by subject.
 
     `notes` are counts that explain the metrics: ties, examples that one of them cannot rank, ….
-    `failures` maps the ids of the first missing examples to "status: message".
+    `failures` maps the ids of the first missing examples to "status: message". `source` says where
+    the examples and the shots come from, and which limit was set.
     """
 
     metrics: Mapping[str, Estimate]
@@ -320,6 +321,7 @@ class TaskResults:
     groups: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
+    source: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

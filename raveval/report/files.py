@@ -153,6 +153,7 @@ def _task_content(task: TaskResults) -> dict[str, Any]:
         "version": task.version,
         "notes": dict(task.notes),
         **({"groups": groups} if groups else {}),
+        "source": dict(task.source),
         "failures": dict(task.failures),
     }
 
@@ -172,6 +173,7 @@ def _read_task(content: Any, where: str) -> TaskResults:
         version=_field(task, "version", (int,), where),
         groups=_each(task.get("groups", {}), f"{where}.groups", _read_metrics),
         notes=_each(_field(task, "notes", (dict,), where), f"{where}.notes", _read_count),
+        source=_texts(_field(task, "source", (dict,), where), f"{where}.source"),
         failures=_texts(_field(task, "failures", (dict,), where), f"{where}.failures"),
     )
 

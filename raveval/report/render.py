@@ -20,6 +20,7 @@ from raveval.report.tables import (
     missing_lines,
     note_lines,
     result_table,
+    source_lines,
     usage_table,
 )
 from raveval.types import Estimate, Results, TaskResults
@@ -38,7 +39,8 @@ def print_table(results: Results, console: Console) -> None:
     """
     _print_line(console, header_line(results))
     print_cells(result_table(results), console)
-    for line in (*macro_lines(results), *note_lines(results), *missing_lines(results)):
+    lines = (source_lines, macro_lines, note_lines, missing_lines)
+    for line in (line for say in lines for line in say(results)):
         _print_line(console, line)
 
 
@@ -111,7 +113,7 @@ def _coverage_section(results: Results) -> Iterator[str]:
     ]
     kinds = {kind for task in results.tasks.values() for kind in counts(task.coverage, ADVICE)}
     lines += [f"- *{kind}*: {ADVICE[kind]}" for kind in ADVICE if kind in kinds]
-    lines += [f"- {_escaped(line)}" for line in note_lines(results)]
+    lines += [f"- {_escaped(line)}" for say in (source_lines, note_lines) for line in say(results)]
     yield "\n".join(lines)
     for name, task in results.tasks.items():
         if task.failures:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import raveval
 from raveval.report.numbers import direction, interval_text, plain, value_text
+from raveval.tasks import source_remarks
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
 
 HEADLINE = (
@@ -48,9 +49,10 @@ ADVICE: Mapping[Status, str] = {
     Status.OVERLONG: "they need a longer context: raise max_model_len, or use fewer shots",
     Status.UNJUDGED: "the judge gave no usable verdict: look at its replies in the run directory",
     Status.UNRESOLVED: "still tied when the budget was spent: allow more rounds",
-    Status.FAILED: "the engine refused them or broke on them: their messages say why",
-    Status.QUARANTINED: "the engine died on them repeatedly: give a replica more memory, or a "
-    "smaller max_model_len",
+    Status.FAILED: "the engine refused them or broke on them: report.md says why; --retry-failed "
+    "asks them again",
+    Status.QUARANTINED: "the engine died or hung on them repeatedly: give a replica more memory or "
+    "a smaller max_model_len, then --retry-failed asks them again",
 }
 """What to do about examples that are missing, by kind."""
 
@@ -110,6 +112,13 @@ def missing_lines(results: Results) -> list[str]:
         if any(counts(task.coverage, (kind,)) for task in results.tasks.values())
     ]
     return lines + [f"{kind}: {ADVICE[kind]}" for kind in kinds]
+
+
+def source_lines(results: Results) -> Iterator[str]:
+    """Say which numbers rest on a part of the data, or on shots from the data itself."""
+    for name, task in results.tasks.items():
+        for remark in source_remarks(task.source):
+            yield f"{plain(name)}: {plain(remark)}"
 
 
 def note_lines(results: Results) -> Iterator[str]:

@@ -372,7 +372,7 @@ def load_examples(task: Task, options: Options, *, seed: int) -> list[Example]:
 
 
 def provenance(task: Task, options: Options) -> dict[str, str]:
-    """Return where a task's rows come from, for the run's own record; asks the hub for its commit.
+    """Return where a task's examples and shots come from; asks the hub for its commit.
 
     Raises:
         DataError: the hub does not know the dataset or cannot be reached.
@@ -380,3 +380,13 @@ def provenance(task: Task, options: Options) -> dict[str, str]:
     from raveval.tasks import loading
 
     return loading.provenance(task, options)
+
+
+def source_remarks(source: Mapping[str, str]) -> list[str]:
+    """Say what a reader of a task's numbers must know of where its examples come from."""
+    remarks = []
+    if "limit" in source:
+        remarks.append(f"only the first {source['limit']} rows of {source.get('examples')}")
+    if source.get("shots") is not None and source["shots"] == source.get("examples"):
+        remarks.append("shots are other examples of the same data: fewshot_path names another pool")
+    return remarks

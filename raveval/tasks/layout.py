@@ -21,7 +21,10 @@ def example(
     """
     if options.chat and task.text is None:
         prompt: Prompt = _chat(task, options, question, drawn)
-        unconditional: Prompt | None = (Message("user", question.unconditional or ""),)
+        unconditional: Prompt | None = (
+            *_system(options),  # else some templates put one of their own
+            Message("user", question.unconditional or ""),
+        )
     else:
         prompt = _plain(task, question, drawn)
         unconditional = question.unconditional
@@ -66,10 +69,14 @@ def _plain(task: Task, question: Question, drawn: tuple[Question, ...]) -> str:
     return task.fewshot.separator.join(parts).rstrip(" ")
 
 
+def _system(options: Options) -> tuple[Message, ...]:
+    return (Message("system", options.system_prompt),) if options.system_prompt else ()
+
+
 def _chat(
     task: Task, options: Options, question: Question, drawn: tuple[Question, ...]
 ) -> tuple[Message, ...]:
-    system = [Message("system", options.system_prompt)] if options.system_prompt else []
+    system = _system(options)
     if not options.fewshot_as_multiturn:
         return (*system, Message("user", _plain(task, question, drawn)))
     turns = list[Message]()

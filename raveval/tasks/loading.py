@@ -40,16 +40,15 @@ def examples(task: Task, options: Options, *, seed: int) -> list[Example]:
 def provenance(task: Task, options: Options) -> dict[str, str]:
     """Return where the rows come from; see `raveval.tasks.provenance`."""
     source = _source(task, options)
-    if source.hub is None:
-        return {"path": source.path or ""}
-    from raveval.tasks import hub
+    found = {"examples": _name(source)}
+    if source.hub is not None:
+        from raveval.tasks import hub
 
-    return {
-        "hub": source.hub,
-        "config": source.config or "",
-        "split": source.split or "",
-        "revision": hub.locate(source.hub, source.config, source.split or "", source.revision).sha,
-    }
+        place = hub.locate(source.hub, source.config, source.split or "", source.revision)
+        found["revision"] = place.sha
+    if _n_shots(task, options):
+        found["shots"] = _name(_pool(task, options))
+    return found
 
 
 def _n_shots(task: Task, options: Options) -> int:

@@ -421,7 +421,7 @@ def test_a_chat_shows_shots_as_turns(tmp_path: Path) -> None:
         Message("user", "Q: q1\nA:"),
     )
     assert second.continuations == ("no1", "yes1")
-    assert second.unconditional_prompt == (Message("user", "A:"),)
+    assert second.unconditional_prompt == (Message("system", "Be brief."), Message("user", "A:"))
     options = {"chat": True, "fewshot_as_multiturn": False}
     _, second, _ = examples_of(tmp_path, body, choice_rows(3), **options)
     assert second.prompt == (Message("user", "Answer.\n\nQ: q0\nA: yes0\n\nQ: q1\nA:"),)
@@ -436,8 +436,14 @@ def test_documents_stay_as_they_are_in_a_chat(tmp_path: Path) -> None:
 
 def test_provenance_of_a_file_is_its_path(tmp_path: Path) -> None:
     task = tasks.load_task(str(write_task(tmp_path, CHOICE, [])))
-    assert tasks.provenance(task, Options()) == {"path": str(tmp_path / "rows.jsonl")}
-    assert tasks.provenance(task, Options(path="x.jsonl")) == {"path": "x.jsonl"}
+    assert tasks.provenance(task, Options()) == {"examples": str(tmp_path / "rows.jsonl")}
+    from_file = {"examples": "x.jsonl", "shots": "x.jsonl"}
+    assert tasks.provenance(task, Options(path="x.jsonl", num_fewshot=2)) == from_file
+    assert tasks.source_remarks({**from_file, "limit": "5"}) == [
+        "only the first 5 rows of x.jsonl",
+        "shots are other examples of the same data: fewshot_path names another pool",
+    ]
+    assert tasks.source_remarks({**from_file, "shots": "train.jsonl"}) == []
 
 
 def test_bad_rows_of_the_pool_are_told_as_well(tmp_path: Path) -> None:
