@@ -79,7 +79,7 @@ class TaskConfig(Strict):
     limit: int | None = Field(default=None, ge=1)
     num_fewshot: int | None = Field(default=None, ge=0)
     fewshot_path: str | None = None
-    metrics: list[str] | None = None
+    metrics: list[str] | None = Field(default=None, min_length=1)
 
 
 class EvaluateConfig(Strict):

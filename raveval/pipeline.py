@@ -140,7 +140,7 @@ def _cluster(address: str | None) -> Iterator[None]:
     try:
         for handler in logging.getLogger("ray.data").handlers:
             if isinstance(handler, logging.StreamHandler):
-                handler.setLevel(logging.ERROR)  # the file beside it keeps everything
+                handler.setLevel(logging.CRITICAL)  # the file beside it keeps everything
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False

@@ -60,12 +60,15 @@ class ShardWorker:
         self._directory = RunDirectory(spec.directory)
         self._gate = _Gate()
         self._clock = _SharedClock()
+        self._refusal: RunError | None = None
         started = time.monotonic()
         try:
             self._engine = _Watched(self._start(), spec.deadline_seconds)
-        except Exception as exc:
+        except Exception as exc:  # noqa: BLE001 - the driver gets it in words
+            # Raised by the first call: Ray tells a constructor's failure in a hundred lines.
             self._report(exc)
-            raise
+            self._refusal = RunError(str(exc))
+            return
         self._directory.report_worker(
             spec.session,
             {
@@ -134,6 +137,8 @@ class ShardWorker:
         shard = Shard(
             str(batch["task"][0]), *(int(batch[key][0]) for key in ("index", "start", "stop"))
         )
+        if self._refusal is not None:
+            raise self._refusal
         try:
             receipt = await self._finish(shard)
         except EngineDied:

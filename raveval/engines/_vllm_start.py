@@ -208,10 +208,18 @@ def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
             **device,
         ).create_engine_config()
     except (ValueError, OSError, RuntimeError, NotImplementedError, ImportError) as exc:
-        raise ModelError(f"model {model.name}: vLLM cannot run it: {words(exc)}") from exc
+        raise ModelError(f"model {model.name}: vLLM cannot run it: {_reasons(exc)}") from exc
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
         config.cache_config.kv_cache_memory_bytes = _kv_bytes(config)
     return config
+
+
+def _reasons(exc: Exception) -> str:
+    """Return what vLLM holds against a setting, without the trimmings of its validation."""
+    faults = getattr(exc, "errors", None)
+    if not callable(faults):
+        return words(exc)
+    return "; ".join(str(fault.get("msg")).removeprefix("Value error, ") for fault in faults())
 
 
 def _kv_bytes(config: Any) -> int:

@@ -15,7 +15,8 @@ evaluation script v1.1, Rajpurkar et al., EMNLP 2016). The mean is taken from ex
 2s/(lp+lg), the same number without the script's rounding, which sums in the order of the file.
 
 Intervals: Wilson for exact match; for F1 the normal one of a mean, from the exact sample variance,
-cut to [0, 1]: it has no width where all scores are equal. Undefined with the reason "n=0".
+cut to [0, 1]; where all scores are equal, Wilson's, which is conservative for scores in [0, 1].
+Undefined with the reason "n=0".
 
 A null prediction is a question without an answer: it scores 0, as in the official script, and is
 counted. A question without references has no score in v1.1: it is left out and counted; the metric
@@ -180,9 +181,10 @@ class AnswerCounts:
             return intervals.undefined("n=0", unit="fraction", higher_is_better=True)
         mean, mean_square = self._power_sum(1) / n, self._power_sum(2) / n
         value, stderr = float(mean), intervals.mean_stderr(mean, mean_square, n)
-        if stderr is None:
-            return Estimate(value, "fraction", n, higher_is_better=True)
-        low, high = intervals.normal(value, stderr, at_least=0.0, at_most=1.0)
+        if stderr:
+            low, high = intervals.normal(value, stderr, at_least=0.0, at_most=1.0)
+        else:  # no spread was seen, which is no proof that there is none
+            low, high = intervals.wilson(mean, n)
         return Estimate(
             value,
             "fraction",
@@ -190,7 +192,7 @@ class AnswerCounts:
             stderr=stderr,
             low=low,
             high=high,
-            interval="normal95",
+            interval="normal95" if stderr else "wilson95",
             higher_is_better=True,
         )
 

@@ -228,3 +228,13 @@ def test_cells_that_no_answer_can_have_are_refused(cell: list[int]):
     content = squad.METRIC.encode(squad.METRIC.init())
     with pytest.raises(DataError, match="no pair of scores"):
         squad.METRIC.decode({**content, "scores": [cell]})
+
+
+def test_equal_scores_are_no_certainty():
+    """Twenty wrong answers do not show that the next one is wrong."""
+    table = pa.table({"prediction": ["x"] * 20, "references": [["y"]] * 20})
+    metric = squad.METRIC
+    found = metric.compute(metric.update(metric.init(), table))
+    f1, exact_match = found["f1"], found["exact_match"]
+    assert (f1.value, f1.low, f1.interval) == (0.0, 0.0, "wilson95")
+    assert f1.high == exact_match.high == pytest.approx(0.1611, abs=1e-4)
