@@ -170,6 +170,20 @@ class TestOtherRun:
         with pytest.raises(MismatchError, match=key):
             raveval.run(config(tasks=["demo_qa"], evaluate=change))
 
+    def test_replicas_unlike_those_before_are_refused(
+        self, config: MakeConfig, tmp_path: Path
+    ) -> None:
+        settings = config(tasks=["demo_qa"], shard_size=10)
+        raveval.run(settings)
+        for receipt in (tmp_path / "run" / "states" / "demo_qa").glob("*.json"):
+            content = json.loads(receipt.read_text())
+            content["engine"]["max_model_len"] = 77
+            receipt.write_text(json.dumps(content))
+        (tmp_path / "run" / "states" / "demo_qa" / "00001.json").unlink()
+        (tmp_path / "run" / "replies" / "demo_qa" / "00001.parquet").unlink()
+        with pytest.raises(MismatchError, match="max_model_len 77, this replica .* has 4096"):
+            raveval.run(settings)
+
     def test_a_task_may_not_vanish(self, config: MakeConfig) -> None:
         raveval.run(config(tasks=["demo_qa", "demo_choice"]))
         with pytest.raises(MismatchError, match="demo_choice"):
