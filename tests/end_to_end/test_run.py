@@ -181,7 +181,7 @@ class TestOtherRun:
             receipt.write_text(json.dumps(content))
         (tmp_path / "run" / "states" / "demo_qa" / "00001.json").unlink()
         (tmp_path / "run" / "replies" / "demo_qa" / "00001.parquet").unlink()
-        with pytest.raises(MismatchError, match="max_model_len 77, this replica .* has 4096"):
+        with pytest.raises(MismatchError, match=r"max_model_len 77, this replica .* has 4096"):
             raveval.run(settings)
 
     def test_a_task_may_not_vanish(self, config: MakeConfig) -> None:
