@@ -89,7 +89,8 @@ def measure(
         if len(scored):
             state = _updated(plugin, state, scored, mapping)
     if n_rows == 0 and not isinstance(source, pa.Table):
-        raise DataError(f"{source}: there are no rows in it")
+        paths = [source] if isinstance(source, str | Path) else source or []
+        raise DataError(f"{', '.join(map(str, paths))}: there are no rows in it")
     notes |= plugin.notes(state)
     return Measurement(plugin.compute(state), n_rows, {k: n for k, n in notes.items() if n})
 
@@ -108,6 +109,12 @@ def _all_rows(source: Source | None) -> Iterator[Rows]:
     if isinstance(source, pa.Table):
         return table_rows(source)
     paths = [source] if isinstance(source, str | Path) else source
+    for path in paths:
+        if not isinstance(path, str | Path):
+            raise ConfigError(
+                f"nothing to measure: a source is a table or paths of files, given a "
+                f"{type(path).__name__}; pyarrow.Table.from_pylist(rows) makes a table of rows"
+            )
     return (rows for path in paths for rows in read_rows(Path(path)))
 
 

@@ -327,3 +327,9 @@ def test_a_malformed_pair(tmp_path: Path, references: Any, predictions: Any, mes
 def test_a_pair_that_is_not_there(tmp_path: Path):
     with pytest.raises(DataError, match=r"p\.json: no such file"):
         measure("squad", references=tmp_path / "r.json", predictions=tmp_path / "p.json")
+
+
+def test_rows_in_a_list_are_told_how_to_become_a_table() -> None:
+    rows: Any = [{"gold": 0, "logprob_nats": [-1.0, -2.0]}]
+    with pytest.raises(ConfigError, match=r"given a dict; pyarrow\.Table\.from_pylist"):
+        measure("accuracy", rows)
