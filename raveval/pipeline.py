@@ -9,6 +9,7 @@ No evaluation happens here, and no other module imports Ray.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -17,8 +18,8 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from raveval import errors
@@ -97,7 +98,7 @@ def execute(
             raise _translated(spec, exc) from exc
 
 
-@contextmanager
+@contextlib.contextmanager
 def _told_while_waiting(
     spec: WorkerSpec, resources: Mapping[str, float], say: Callable[[str], None]
 ) -> Iterator[None]:
@@ -127,7 +128,7 @@ def _told_while_waiting(
         thread.join()
 
 
-@contextmanager
+@contextlib.contextmanager
 def _cluster(address: str | None) -> Iterator[None]:
     """Use the cluster at hand, connect to one, or start a quiet one here and end it afterwards."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -167,10 +168,19 @@ def _connect(address: str | None) -> None:
     try:
         with _native_messages_held_back():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
+        _keep_token_private()
     except (ValueError, ConnectionError, RuntimeError) as exc:
         raise ResourceError(
             f"run.address: no Ray cluster at {address or 'this machine'}: {exc}"
         ) from exc
+
+
+def _keep_token_private() -> None:
+    """Close the file of the token by which Ray's processes trust each other; Ray leaves it open."""
+    token = Path.home() / ".ray" / "auth_token"
+    with contextlib.suppress(OSError):
+        if token.stat().st_uid == os.getuid():
+            token.chmod(0o600)
 
 
 def _check_reachable(address: str | None) -> None:
@@ -187,7 +197,7 @@ def _check_reachable(address: str | None) -> None:
         ) from exc
 
 
-@contextmanager
+@contextlib.contextmanager
 def _native_messages_held_back() -> Iterator[None]:
     """Hold back what Ray's native code writes to stderr; let it out where starting Ray fails.
 

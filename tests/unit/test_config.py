@@ -86,6 +86,20 @@ def test_a_file_that_is_not_there() -> None:
         load_config("no/such.yaml")
 
 
+def test_a_key_may_not_stand_twice(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("evaluate:\n  seed: 1\n  seed: 2\n")
+    with pytest.raises(ConfigError, match=r"run\.yaml: .*the key 'seed' stands twice.*line 3"):
+        load_config(path)
+
+
+def test_the_output_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert load_config(changed(output="~/runs/x")).run.output == "/home/me/runs/x"
+    with pytest.raises(ConfigError, match=r"run\.output: .*file system"):
+        load_config(changed(output="s3://bucket/x"))
+
+
 def test_yaml_builds_no_objects(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("evaluate: !!python/object/apply:os.system ['touch hacked']")

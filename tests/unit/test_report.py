@@ -1,6 +1,7 @@
 """The report: an exact way back from JSON, and tables that never lose or obey anything."""
 
 import csv
+import dataclasses
 import io
 import json
 import math
@@ -397,3 +398,15 @@ def test_plain_text_is_one_printable_line(text):
     shown.encode()
     assert len(shown.splitlines()) <= 1
     assert all(ord(char) >= 32 and ord(char) != 127 for char in shown)
+
+
+def test_a_part_of_the_data_is_never_shown_as_the_whole():
+    results = example_results()
+    name, task = next(iter(results.tasks.items()))
+    source = {"examples": "dev.jsonl", "shots": "dev.jsonl", "limit": "100"}
+    text = report.to_markdown(
+        dataclasses.replace(results, tasks={name: dataclasses.replace(task, source=source)})
+    )
+    assert f"- {name}: only the first 100 rows of dev.jsonl" in text
+    assert f"- {name}: shots are other examples of the same data" in text
+    assert "only the first" not in report.to_markdown(results)
