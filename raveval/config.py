@@ -7,7 +7,7 @@ strict: an unknown key, a wrong type or a contradiction is refused with the file
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -178,20 +178,24 @@ def config_from_flags(
     engine_options: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
     task_options: Mapping[str, Any] | None = None,
+    documents: Collection[str] = (),
     evaluate_options: Mapping[str, Any] | None = None,
     run_options: Mapping[str, Any] | None = None,
 ) -> RunConfig:
     """Build a config from command-line flags; options that are None are left out.
 
+    Tasks among `documents` are scored as they stand: a number of shots is for the others.
+
     Raises:
         ConfigError: as `load_config`.
     """
     shared = _given(task_options)
+    bare = {key: value for key, value in shared.items() if key != "num_fewshot"}
     content = {
         "evaluate": {
             "model": {**model_source(model), **_given(model_options)},
             "engine": {"name": engine, "options": dict(engine_options or {})},
-            "tasks": [{"task": task, **shared} for task in tasks],
+            "tasks": [{"task": task, **(bare if task in documents else shared)} for task in tasks],
             **_given(evaluate_options),
         },
         "run": {"output": output, **_given(run_options)},

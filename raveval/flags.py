@@ -163,6 +163,7 @@ def _from_flags(given: Mapping[str, Any]) -> RunConfig:
         engine_options={**for_engine, **engine_args},
         model_options={key: value for key, value in model_args.items() if key in MODEL_KEYS},
         task_options={flag: given[flag] for flag in TASK_FLAGS if flag in given},
+        documents=_documents(tasks) if "num_fewshot" in given else (),
         evaluate_options={
             key: given[flag] for flag, key in EVALUATE_FLAGS.items() if flag in given
         },
@@ -172,6 +173,14 @@ def _from_flags(given: Mapping[str, Any]) -> RunConfig:
             if flag in given and flag != "output_path"
         },
     )
+
+
+def _documents(tasks: Sequence[str]) -> list[str]:
+    """Return the tasks that know no shots, where others do; alone they refuse a number of them."""
+    from raveval.tasks import load_task
+
+    found = [name for name in tasks if load_task(name).text is not None]
+    return found if len(found) < len(tasks) else []
 
 
 def _model_and_engine(given: Mapping[str, Any], pretrained: str | None) -> tuple[str | None, str]:

@@ -516,3 +516,11 @@ class TestRun:
         )
         status = invoke("status", tmp_path / "out")
         assert "not complete" in status.stdout
+
+
+def test_shots_are_for_the_tasks_that_know_them():
+    flags = {"model": "x/y", "tasks": ["demo_choice,demo_text"], "output_path": "o"}
+    config = read_flags(None, {**flags, "num_fewshot": 3})
+    assert [entry.num_fewshot for entry in config.evaluate.tasks] == [3, None]
+    config = read_flags(None, {**flags, "tasks": ["demo_text"], "num_fewshot": 3})
+    assert [entry.num_fewshot for entry in config.evaluate.tasks] == [3]  # the plan refuses it
