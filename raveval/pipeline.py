@@ -60,7 +60,7 @@ def execute(
 
     Raises:
         ResourceError: the cluster cannot hold the replicas asked for.
-        RavevalError: no replica could load the model; the message is the engine's own.
+        RavevalError: a replica could not load the model; the message is the engine's own.
         RunError: the pipeline broke; committed shards stay.
     """
     with _cluster(placement.address):
@@ -93,9 +93,11 @@ def execute(
                     batch_size=None, prefetch_batches=0, batch_format="pyarrow"
                 ):
                     for row in batch.to_pylist():
+                        if row["error"]:
+                            raise _error(row["error_kind"], row["error"])
                         yield ShardDone(row["n_examples"], row["n_missing"], row["n_tokens"])
         except ray.exceptions.RayError as exc:
-            raise _translated(spec, exc) from exc
+            raise _error("RunError", str(exc)) from exc
 
 
 @contextlib.contextmanager
@@ -272,13 +274,9 @@ def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> int:
     return min(limits, default=0)
 
 
-def _translated(spec: WorkerSpec, exc: Exception) -> RavevalError:
-    """Return what a replica said of its own failure rather than how Ray noticed it."""
-    for report in RunDirectory(spec.directory).worker_reports(spec.session):
-        if "error" in report:
-            kind = getattr(errors, report["kind"], RunError)
-            return kind(report["error"]) if issubclass(kind, RavevalError) else RunError(str(exc))
-    return RunError(
-        f"the pipeline broke: {exc}\nWhat was committed is kept: run the same command again to go "
-        "on"
-    )
+def _error(kind: str, words: str) -> RavevalError:
+    """Return what a replica said went wrong, as the error of ours that it was."""
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, RavevalError):
+        return found(words)
+    return RunError(f"{words}\nWhat was committed is kept: run the same command again to go on")

@@ -8,7 +8,7 @@
     ├── records/<task>/00042.parquet    one row per example
     ├── states/<task>/00042.json        the receipt; the shard is done once it is there
     ├── attempts/<task>/00042.json      a shard under way: how often its process died
-    ├── workers/                        what each replica loaded, or why it could not
+    ├── workers/                        what each replica loaded
     └── results.json  report.md
 
 Every file is written under a temporary name, flushed and renamed, so a reader sees all of it or
@@ -310,7 +310,7 @@ class RunDirectory:
     # Replicas.
 
     def report_worker(self, session: str, content: Mapping[str, Any]) -> None:
-        """Commit what a replica loaded, or the error that kept it from starting."""
+        """Commit what a replica loaded."""
         name = f"{session}-{uuid.uuid4().hex[:8]}.json"
         _commit(self.path / "workers" / name, json.dumps(content, ensure_ascii=False).encode())
 

@@ -9,7 +9,6 @@ ended like one that died.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import time
@@ -60,14 +59,12 @@ class ShardWorker:
         self._directory = RunDirectory(spec.directory)
         self._gate = _Gate()
         self._clock = _SharedClock()
-        self._refusal: RunError | None = None
+        self._refusal: Exception | None = None
         started = time.monotonic()
         try:
             self._engine = _Watched(self._start(), spec.deadline_seconds)
-        except Exception as exc:  # noqa: BLE001 - the driver gets it in words
-            # Raised by the first call: Ray tells a constructor's failure in a hundred lines.
-            self._report(exc)
-            self._refusal = RunError(str(exc))
+        except Exception as exc:  # noqa: BLE001 - told by the first call
+            self._refusal = exc
             return
         self._directory.report_worker(
             spec.session,
@@ -87,7 +84,7 @@ class ShardWorker:
                 f"node {socket.gethostname()} does not see the run directory {spec.directory} of "
                 "its driver; put run.output on storage that all nodes share"
             )
-        reports = [r for r in self._directory.worker_reports(spec.session) if "loaded" in r]
+        reports = self._directory.worker_reports(spec.session)
         module = registry.load("engines", spec.engine)
         for pause in (10.0, 30.0) if reports else ():
             # Another replica has loaded it: what a dead process held may not be free yet.
@@ -117,43 +114,33 @@ class ShardWorker:
             )
         return engine
 
-    def _report(self, exc: Exception, shard: Shard | None = None) -> None:
-        """Tell the driver in the error's own words; what Ray makes of it is for Ray's users."""
-        known = isinstance(exc, RavevalError)
-        where = "" if shard is None else f"task {shard.task!r}, shard {shard.index}: "
-        words = str(exc) if known else "".join(traceback.format_exception(exc))
-        with contextlib.suppress(OSError):
-            self._directory.report_worker(
-                self._spec.session,
-                {
-                    "kind": type(exc).__name__ if known else "RunError",
-                    "error": f"{where}{words}",
-                    "node": socket.gethostname(),
-                },
-            )
+    async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[Any]]]:
+        """Answer, score and commit the shard that the batch's only row describes.
 
-    async def __call__(self, batch: dict[str, Any]) -> AsyncIterator[dict[str, list[int]]]:
-        """Answer, score and commit the shard that the batch's only row describes."""
+        What goes wrong is yielded as words: raised, Ray would bury them in a hundred lines, and in
+        a constructor take them for a death and start anew.
+        """
         shard = Shard(
             str(batch["task"][0]), *(int(batch[key][0]) for key in ("index", "start", "stop"))
         )
-        if self._refusal is not None:
-            raise self._refusal
         try:
+            if self._refusal is not None:
+                raise self._refusal
             receipt = await self._finish(shard)
         except EngineDied:
             # Ray replaces a dead process; a live one with a dead engine would be given more work.
             os._exit(1)
-        except Exception as exc:
-            self._report(exc, shard)
-            raise
+        except Exception as exc:  # noqa: BLE001 - the driver raises it
+            where = "" if self._refusal else f"task {shard.task!r}, shard {shard.index}: "
+            yield _outcome(error=_words(exc, where), error_kind=type(exc).__name__)
+            return
         states = receipt.states
         n_scored = sum(n for s, n in states.by_status.items() if Status(s).is_scored)
-        yield {
-            "n_examples": [states.n_rows],
-            "n_missing": [states.n_rows - n_scored],
-            "n_tokens": [states.usage.n_prompt_tokens + states.usage.n_output_tokens],
-        }
+        yield _outcome(
+            n_examples=states.n_rows,
+            n_missing=states.n_rows - n_scored,
+            n_tokens=states.usage.n_prompt_tokens + states.usage.n_output_tokens,
+        )
 
     async def _finish(self, shard: Shard) -> Receipt:
         task = self._spec.tasks[shard.task]
@@ -215,6 +202,33 @@ class ShardWorker:
         """End a replica whose driver is gone: another one may hold the directory now."""
         if not self._directory.is_session(self._spec.session):
             os._exit(1)
+
+
+def _outcome(
+    *,
+    n_examples: int = 0,
+    n_missing: int = 0,
+    n_tokens: int = 0,
+    error: str = "",
+    error_kind: str = "",
+) -> dict[str, list[Any]]:
+    """Return the row that tells the driver of a shard."""
+    return {
+        "n_examples": [n_examples],
+        "n_missing": [n_missing],
+        "n_tokens": [n_tokens],
+        "error": [error],
+        "error_kind": [error_kind],
+    }
+
+
+def _words(exc: Exception, where: str) -> str:
+    """Return an error of ours or of the system as it stands, another one with its traceback."""
+    if isinstance(exc, RavevalError):
+        return f"{where}{exc}"
+    if isinstance(exc, OSError):
+        return f"{where}{type(exc).__name__}: {exc}"
+    return where + "".join(traceback.format_exception(exc))
 
 
 class _Watched:
