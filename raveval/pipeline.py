@@ -147,7 +147,7 @@ def _cluster(address: str | None) -> Iterator[None]:
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        # Loading a model can outlast Ray's own limit; deadlines are kept per example instead.
+        # Loading a model can outlast Ray's own limit; a worker watches its engine instead.
         context.execution_no_progress_timeout_s = -1
         yield
     finally:

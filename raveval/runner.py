@@ -66,7 +66,12 @@ def run(config: Config, *, say: Say = _silent) -> Results:
         if checked.run.retry_failed:
             n_dropped = sum(directory.drop_failed(shard) for shard in shards)
             say(f"{n_dropped} shards with failed examples are asked again")
-        unscored = [shard for shard in shards if not _is_done(directory, shard, manifest)]
+        wanted = {n: entry["score_fingerprint"] for n, entry in manifest["tasks"].items()}
+        unscored = [
+            shard
+            for shard in shards
+            if directory.finished(shard, score_fingerprint=wanted[shard.task]) is None
+        ]
         unanswered = _score_stored(directory, unscored, manifest)
         if len(unanswered) < len(shards):
             say(f"{len(shards) - len(unanswered)} of {len(shards)} shards are done already")
@@ -146,9 +151,9 @@ def status(directory: str | Path) -> RunStatus:
     tasks = {}
     for name, entry in manifest["tasks"].items():
         shards = shards_of(name, entry["n_examples"], entry["shard_size"])
-        found = (run_directory.read_receipt(shard) for shard in shards)
-        current = entry["score_fingerprint"]
-        receipts = [r for r in found if r is not None and r.score_fingerprint == current]
+        wanted = entry["score_fingerprint"]
+        found = (run_directory.finished(shard, score_fingerprint=wanted) for shard in shards)
+        receipts = [receipt for receipt in found if receipt is not None]
         by_status: Counter[str] = Counter()
         for receipt in receipts:
             by_status.update(receipt.states.by_status)
@@ -199,13 +204,6 @@ def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
             directory.write_examples(task.name, task.examples, digest=digest)
     directory.write_manifest(manifest)
     return manifest
-
-
-def _is_done(directory: RunDirectory, shard: Shard, manifest: Mapping[str, Any]) -> bool:
-    receipt = directory.read_receipt(shard)
-    fingerprint = manifest["tasks"][shard.task]["score_fingerprint"]
-    is_scored = receipt is not None and receipt.score_fingerprint == fingerprint
-    return is_scored and directory.has_records(shard)
 
 
 def _execute(

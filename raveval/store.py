@@ -278,6 +278,13 @@ class RunDirectory:
             self._shard_path(layer, shard, suffix).unlink(missing_ok=True)
         return True
 
+    def finished(self, shard: Shard, *, score_fingerprint: str) -> Receipt | None:
+        """Return the receipt of a shard that is done under this fingerprint, records and all."""
+        receipt = self.read_receipt(shard)
+        if receipt is None or receipt.score_fingerprint != score_fingerprint:
+            return None
+        return receipt if self.has_records(shard) else None
+
     def begin(self, shard: Shard, *, session: str) -> Attempt:
         """Note that a process takes up a shard, and return what became of earlier ones.
 

@@ -63,18 +63,17 @@ class ShardWorker:
         started = time.monotonic()
         try:
             self._engine = _Watched(self._start(), spec.deadline_seconds)
+            self._directory.report_worker(
+                spec.session,
+                {
+                    "loaded": self._engine.describe(),
+                    "load_seconds": time.monotonic() - started,
+                    "node": socket.gethostname(),
+                    "process": os.getpid(),
+                },
+            )
         except Exception as exc:  # noqa: BLE001 - told by the first call
             self._refusal = exc
-            return
-        self._directory.report_worker(
-            spec.session,
-            {
-                "loaded": self._engine.describe(),
-                "load_seconds": time.monotonic() - started,
-                "node": socket.gethostname(),
-                "process": os.getpid(),
-            },
-        )
 
     def _start(self) -> Engine:
         """Load the model, or say why this replica cannot take part."""
@@ -144,8 +143,8 @@ class ShardWorker:
 
     async def _finish(self, shard: Shard) -> Receipt:
         task = self._spec.tasks[shard.task]
-        done = self._directory.read_receipt(shard)
-        if done is not None and done.score_fingerprint == task.score_fingerprint:
+        done = self._directory.finished(shard, score_fingerprint=task.score_fingerprint)
+        if done is not None:
             return done  # committed by a process that died before Ray heard of it
         self._check_session()
         examples = self._directory.read_examples(shard.task, shard.start, shard.stop)

@@ -1,0 +1,96 @@
+"""A replica without Ray: what it refuses at its start, and when it may no longer commit."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raveval.engines.scripted import Options
+from raveval.evaluate import TaskSpec
+from raveval.protocols import TaskSettings
+from raveval.store import RunDirectory
+from raveval.types import Example, ModelRef, Sampling
+from raveval.worker import ShardWorker, WorkerSpec
+
+TASK = TaskSpec("question_answering", TaskSettings(Sampling(8)), ("squad",), "r", "s")
+BATCH: dict[str, Any] = {"task": ["t"], "index": [0], "start": [0], "stop": [2]}
+
+
+def worker(directory: Path, **changes: Any) -> ShardWorker:
+    settings: dict[str, Any] = {
+        "directory": str(directory),
+        "session": "mine",
+        "engine": "scripted",
+        "options": Options(),
+        "model": ModelRef(id="x"),
+        "tasks": {"t": TASK},
+        "deadline_seconds": 5.0,
+        "loaded": None,
+    }
+    return ShardWorker(WorkerSpec(**{**settings, **changes}))
+
+
+def outcome(replica: ShardWorker) -> dict[str, Any]:
+    async def first() -> dict[str, Any]:
+        (row,) = [row async for row in replica(BATCH)]
+        return row
+
+    return {key: values[0] for key, values in asyncio.run(first()).items()}
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    run = RunDirectory(tmp_path)
+    run.begin_session("mine")
+    examples = [Example(id=str(n), prompt=f"q{n}?", references=("a",)) for n in range(2)]
+    run.write_examples("t", examples, digest="d")
+    return run
+
+
+def test_a_shard_is_answered_and_committed(directory: RunDirectory) -> None:
+    found = outcome(worker(directory.path))
+    assert (found["n_examples"], found["n_missing"], found["error"]) == (2, 0, "")
+    assert found["n_tokens"] > 0
+    assert [r["loaded"]["engine"] for r in directory.worker_reports("mine")] == ["scripted"]
+
+
+def test_a_node_that_does_not_see_the_run_is_told(tmp_path: Path) -> None:
+    found = outcome(worker(tmp_path / "elsewhere"))
+    assert found["error_kind"] == "RunError"
+    assert "does not see the run directory" in found["error"]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_an_engine_unlike_the_one_before_is_refused(directory: RunDirectory) -> None:
+    assert not outcome(worker(directory.path))["error"]
+    found = outcome(worker(directory.path, options=Options(seed=9)))
+    assert found["error_kind"] == "MismatchError"
+    assert "seed 0, this replica" in found["error"]
+
+
+def test_a_replica_of_a_driver_that_is_gone_commits_nothing(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def end(code: int) -> None:
+        raise SystemExit(code)
+
+    replica = worker(directory.path)
+    directory.begin_session("another")
+    monkeypatch.setattr(os, "_exit", end)
+    with pytest.raises(SystemExit):
+        outcome(replica)
+    assert not list(directory.path.glob("replies/*/*"))
+
+
+def test_a_full_disk_is_told_in_its_own_words(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    found = outcome(worker(directory.path))
+    assert "No space left on device" in found["error"]
+    assert "Traceback" not in found["error"]
