@@ -4,14 +4,22 @@ Each module of this package with a public name holds one metric family as `METRI
 is its key. A state is a commutative monoid of integers (count tables, exact big-integer sums of
 doubles), so any sharding, order and merge tree gives the same bits; floating point happens once, in
 `compute`. A metric has no options: its variants come out under several names.
+
+Most estimates are a ratio of two sums over examples. A metric says which ones are (`ratios`) and
+what each example adds to them (`contributions`); clustered standard errors and paired comparisons
+of runs follow from that alone, for metrics of any origin.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from raveval.types import Estimate
 
@@ -19,6 +27,37 @@ State = TypeVar("State")
 
 Json = Any
 """A value that strict JSON can hold; integers of any size are allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How an estimate follows from R = sum(x) / sum(u) over the examples.
+
+    Its value is `scale * R + shift`, or the exponential of that.
+    """
+
+    scale: float = 1.0
+    shift: float = 0.0
+    is_exponential: bool = False
+
+    def value(self, ratio: float) -> float:
+        """Return the estimate's value.
+
+        Raises:
+            OverflowError: the exponential is beyond the largest double.
+        """
+        value = self.scale * ratio + self.shift
+        return math.exp(value) if self.is_exponential else value
+
+
+class Contribution(NamedTuple):
+    """What each example adds to the two sums of a ratio; doubles of shape `(n,)`, all finite.
+
+    An example that the estimate cannot use adds 0 to both.
+    """
+
+    x: NDArray[np.float64]
+    u: NDArray[np.float64]
 
 
 class Metric(Protocol[State]):
@@ -29,6 +68,7 @@ class Metric(Protocol[State]):
         needs: record columns that `update` reads; `optional` ones may be absent from the table.
         columns: the type of each of them; nullable where a row may lack the value.
         version: raised whenever a value it gives can change.
+        ratios: those of its estimates that are a ratio of sums over examples.
     """
 
     name: str
@@ -36,6 +76,7 @@ class Metric(Protocol[State]):
     optional: tuple[str, ...]
     columns: tuple[pa.Field, ...]
     version: int
+    ratios: Mapping[str, Ratio]
 
     def init(self) -> State:
         """Return the identity of `merge`."""
@@ -61,6 +102,14 @@ class Metric(Protocol[State]):
 
     def notes(self, state: State) -> Mapping[str, int]:
         """Return counts that explain the estimates (ties, examples left out), zeros omitted."""
+        ...
+
+    def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
+        """Return what each record adds, for every name of `ratios`; depends on each row alone.
+
+        Where `compute` gives a value, it is that of the ratio of the summed contributions, but for
+        rounding.
+        """
         ...
 
     def encode(self, state: State) -> Json:

@@ -29,6 +29,10 @@ words = st.sampled_from(
 texts = st.lists(words, max_size=6).map(" ".join) | st.text(max_size=8)
 
 
+ratings = st.integers(1, 5) | st.sampled_from([4 / 3, 0.0, -0.0, float("nan"), float("inf"), None])
+labels = st.sampled_from(["a", "b", "tie", None])
+
+
 def per_choice(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     """Six values, of which an example uses as many as it has choices."""
     return st.lists(values, min_size=6, max_size=6)
@@ -54,6 +58,20 @@ STRATEGIES: Mapping[tuple[str, bool], st.SearchStrategy[Any]] = {
     ("n_bytes", False): counts,
     ("n_chars", False): counts | st.none(),
     ("is_greedy", False): st.booleans() | st.none(),
+    **{
+        (name, True): st.lists(ratings, max_size=3) | st.none()
+        for name in (
+            *("rating", "reference_rating"),
+            *("rating_a", "rating_b", "rating_a_swapped", "rating_b_swapped"),
+        )
+    },
+    # every finite rating above is a multiple of 1/3
+    ("rating_denominator", False): st.sampled_from([3, 6, None]),
+    ("reference_rating_denominator", False): st.sampled_from([3, 6, None]),
+    ("preferred", False): st.sampled_from(["a", "b", "tie"]),
+    ("verdict", False): labels,
+    ("verdict_swapped", False): labels,
+    ("cluster", False): st.sampled_from(["p", "q", "r"]),
 }
 
 
@@ -185,7 +203,7 @@ def test_nothing_measured_is_no_number(metric: Metric[Any]):
     assert estimates
     for name, estimate in estimates.items():
         assert estimate.value is None, name
-        assert estimate.reason == "n=0", name
+        assert estimate.reason in ("n=0", "n<2"), name
         assert estimate.n == 0, name
     assert metric.notes(metric.init()) == {}
 
