@@ -42,7 +42,7 @@ from fractions import Fraction
 import numpy as np
 import pyarrow as pa
 
-from raveval.metrics import Json, Metric
+from raveval.metrics import Contribution, Json, Metric, Ratio
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._choices import (
     GOLD,
@@ -60,7 +60,7 @@ from raveval.metrics._choices import (
     rank,
     read_choices,
 )
-from raveval.metrics._exact import Integers, Moments, moments, root
+from raveval.metrics._exact import Doubles, Integers, Moments, moments, root
 from raveval.metrics._intervals import Stratum
 from raveval.metrics._state import (
     Counts,
@@ -77,6 +77,8 @@ _PRIMARY = 0
 """Code of the primary scoring in the tables; the others follow in the order of SCORINGS."""
 
 _NAMES = ("accuracy", *(f"accuracy_{scoring}" for scoring in SCORINGS))
+_SAME = Ratio()
+_OVER_BASELINE = Ratio(shift=-1.0)
 _MOST_NATS = 700.0  # exp of more is near the largest double, and no log-likelihood
 
 
@@ -103,6 +105,12 @@ class Accuracy:
     columns: tuple[pa.Field, ...] = (GOLD, LOGPROB, SCORING, UNCONDITIONAL, *LENGTHS.values())
     needs: tuple[str, ...] = ("gold", "logprob_nats")
     optional: tuple[str, ...] = ("scoring", "unconditional_nats", "n_tokens", "n_chars", "n_bytes")
+    ratios: Mapping[str, Ratio] = {
+        **dict.fromkeys((*_NAMES, "accuracy_tie_aware"), _SAME),
+        "relative_improvement": _OVER_BASELINE,
+        "relative_improvement_per_example": _OVER_BASELINE,
+        "probability_mass": _SAME,
+    }
 
     def init(self) -> AccuracyState:
         """Return the state of no examples."""
@@ -154,6 +162,33 @@ class Accuracy:
                     counts[f"{name}_{reason.name.lower()}"] = count
         return counts
 
+    def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
+        """Return each example's credit and whether the scoring ranks it, and what follows."""
+        choices, primary = read_choices(records), primary_scorings(records)
+        found, strict, tie_aware = {}, _nothing(choices), _nothing(choices)
+        for scoring, ranking in rank(choices, records):
+            is_valid = ranking.invalid == VALID
+            credit = np.where(
+                is_valid & ranking.gold_is_best, 1.0 / np.maximum(ranking.tied, 1), 0.0
+            )
+            own = Contribution((credit == 1.0).astype(np.float64), is_valid.astype(np.float64))
+            found[f"accuracy_{scoring}"] = own
+            members = primary == scoring
+            for total, x in ((strict, own.x), (tie_aware, credit)):
+                total.x[members], total.u[members] = x[members], own.u[members]
+        k = choices.n_choices.astype(np.float64)
+        mass = _nothing(choices)
+        is_number = _has_mass(choices)
+        mass.x[is_number], mass.u[is_number] = _masses(choices, is_number), 1.0
+        return {
+            "accuracy": strict,
+            **found,
+            "accuracy_tie_aware": tie_aware,
+            "relative_improvement": Contribution(strict.x, strict.u / k),
+            "relative_improvement_per_example": Contribution(strict.x * k, strict.u),
+            "probability_mass": mass,
+        }
+
     def encode(self, state: AccuracyState) -> Json:
         """Return the tables and sums."""
         body = {
@@ -204,19 +239,31 @@ def _count_ranked(code: int, choices: Choices, ranking: Ranking, members: Boolea
     return _count_rows(codes, n_choices, ranking.tied[members], gold_is_best)
 
 
-def _mass(choices: Choices) -> Moments:
-    """Return the moments of each example's probability mass.
+def _nothing(choices: Choices) -> Contribution:
+    return Contribution(np.zeros(len(choices)), np.zeros(len(choices)))
+
+
+def _has_mass(choices: Choices) -> Booleans:
+    return ~choices.any_in(~(choices.logprob_nats <= _MOST_NATS))
+
+
+def _masses(choices: Choices, members: Booleans) -> Doubles:
+    """Return the probability mass of each of some examples.
 
     The exponentials are the C library's, one by one: numpy's may differ in the last bit with an
     element's place in the array, and so with the sharding.
     """
-    is_valid = ~choices.any_in(~(choices.logprob_nats <= _MOST_NATS))
-    terms = choices.logprob_nats[np.repeat(is_valid, choices.n_choices)].tolist()
+    terms = choices.logprob_nats[np.repeat(members, choices.n_choices)].tolist()
     masses, start = [], 0
-    for n in choices.n_choices[is_valid].tolist():
+    for n in choices.n_choices[members].tolist():
         masses.append(math.fsum(map(math.exp, terms[start : start + n])))
         start += n
-    return moments(np.array(masses, np.float64), np.ones(len(masses), np.int64))
+    return np.array(masses, np.float64)
+
+
+def _mass(choices: Choices) -> Moments:
+    masses = _masses(choices, _has_mass(choices))
+    return moments(masses, np.ones(len(masses), np.int64))
 
 
 def _cells(state: AccuracyState, code: int) -> Mapping[tuple[int, int, int], int]:

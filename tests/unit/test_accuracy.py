@@ -227,6 +227,41 @@ def test_the_choice_of_each_example():
     assert predicted(table.slice(0, 0)).to_pylist() == []
 
 
+def test_contributions_add_up_to_the_estimates():
+    rng = random.Random(11)
+    rows = []
+    for _ in range(300):
+        k = rng.choice([2, 4, 5])
+        lengths = [rng.choice([0, 1, 2, 3, 4]) if rng.random() < 0.1 else 2 for _ in range(k)]
+        row = example(
+            rng.choice([None, *range(k)]),
+            *(rng.choice([-1.0, -1.5, -2.0, -INF, NAN]) for _ in range(k)),
+            n_chars=lengths,
+            scoring=rng.choice(["raw", "per_char", "per_token", None]),
+        )
+        rows.append(row)
+    table = pa.Table.from_pylist(rows)
+    found, estimates = METRIC.contributions(table), compute(*rows)
+    assert list(found) == list(METRIC.ratios)
+    for name, ratio in METRIC.ratios.items():
+        x, u = found[name]
+        assert x.shape == u.shape == (300,)
+        assert np.isfinite([x, u]).all()
+        assert not x[u == 0].any(), "an example that is not ranked adds nothing"
+        assert (u > 0).sum() == estimates[name].n, name
+        if estimates[name].value is None:
+            assert not u.any(), name
+        else:
+            assert ratio.value(x.sum() / u.sum()) == pytest.approx(estimates[name].value, abs=1e-12)
+    assert estimates["accuracy"].n not in (0, 300)
+    assert estimates["accuracy_per_token"].value is None
+
+
+def test_contributions_of_no_examples():
+    found = METRIC.contributions(pa.table(COLUMNS))
+    assert all(x.shape == u.shape == (0,) for x, u in found.values())
+
+
 def plain_outcome(row: Mapping[str, Any]) -> tuple[bool, Fraction]:
     """Strict correctness and tie-aware credit of one example, one choice after another."""
     scores = row["logprob_nats"]
