@@ -27,36 +27,31 @@ from __future__ import annotations
 
 import re
 import string
-import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from functools import lru_cache
-from math import gcd, lcm
+from math import gcd
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from raveval.errors import DataError
-from raveval.metrics import Json, Metric
+from raveval.metrics import Contribution, Json, Metric, Ratio
 from raveval.metrics import _intervals as intervals
-from raveval.metrics._columns import list_of, required
-from raveval.metrics._state import (
-    Counts,
-    StateReader,
-    add_counts,
-    read_state,
-    tally,
-    write_counts,
-    write_state,
+from raveval.metrics._answers import (
+    PREDICTION,
+    REFERENCES,
+    TEXT_TABLES,
+    AnswerCounts,
+    Match,
+    check_text_tables,
+    plain_matches,
+    read_answer_counts,
+    read_answers,
 )
+from raveval.metrics._state import read_state, write_state
 from raveval.types import Estimate
-
-PREDICTION = pa.field("prediction", pa.string())
-REFERENCES = pa.field("references", list_of(pa.string()), nullable=False)
-
-TEXT_TABLES = unicodedata.unidata_version
-"""Version of the character tables of this interpreter, which decide what a word and a case is."""
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -67,14 +62,6 @@ class Score(NamedTuple):
 
     exact: bool
     f1: float
-
-
-class Match(NamedTuple):
-    """Scores of one answer, exactly: F1 is the reduced fraction numerator / denominator."""
-
-    exact: bool
-    numerator: int
-    denominator: int
 
 
 @lru_cache(maxsize=1024)  # the references of a question often repeat each other
@@ -155,87 +142,6 @@ def match(prediction: str | None, references: Sequence[str]) -> Match:
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerCounts:
-    """How often each pair of scores occurs: (exact, numerator, denominator of F1) → count."""
-
-    cells: Counts = field(default_factory=dict)
-
-    def __add__(self, other: AnswerCounts) -> AnswerCounts:
-        """Return the counts of both sets of questions together."""
-        return AnswerCounts(add_counts(self.cells, other.cells))
-
-    @property
-    def n(self) -> int:
-        """Questions scored."""
-        return sum(self.cells.values())
-
-    def exact_match(self) -> Estimate:
-        """Return the share of exact matches."""
-        n_exact = sum(count for (exact, _, _), count in self.cells.items() if exact)
-        return intervals.proportion(n_exact, self.n)
-
-    def f1(self) -> Estimate:
-        """Return the mean F1, from the exact sums of the scores and of their squares."""
-        n = self.n
-        if n == 0:
-            return intervals.undefined("n=0", unit="fraction", higher_is_better=True)
-        mean, mean_square = self._power_sum(1) / n, self._power_sum(2) / n
-        value, stderr = float(mean), intervals.mean_stderr(mean, mean_square, n)
-        if stderr:
-            low, high = intervals.normal(value, stderr, at_least=0.0, at_most=1.0)
-        else:  # no spread was seen, which is no proof that there is none
-            low, high = intervals.wilson(mean, n)
-        return Estimate(
-            value,
-            "fraction",
-            n,
-            stderr=stderr,
-            low=low,
-            high=high,
-            interval="normal95" if stderr else "wilson95",
-            higher_is_better=True,
-        )
-
-    def _power_sum(self, power: int) -> Fraction:
-        """Return the sum of F1 ** power; denominators are few, so one common one is cheap."""
-        by_denominator: dict[int, int] = {}
-        for (_, numerator, denominator), count in self.cells.items():
-            base = denominator**power
-            by_denominator[base] = by_denominator.get(base, 0) + count * numerator**power
-        common = lcm(*by_denominator)
-        total = sum(sum_ * (common // base) for base, sum_ in by_denominator.items())
-        return Fraction(total, common)
-
-    def write(self) -> Json:
-        """Return the cells as JSON."""
-        return write_counts(self.cells)
-
-
-def read_answer_counts(read: StateReader, key: str) -> AnswerCounts:
-    """Return the counts that `AnswerCounts.write` made, checked.
-
-    Raises:
-        DataError: a cell is no pair of scores.
-    """
-    cells = read.counts(key, width=3)
-    for exact, numerator, denominator in cells:
-        is_reduced = gcd(numerator, denominator) == 1
-        if exact > 1 or not is_reduced or not 0 <= numerator <= denominator:
-            raise read.fail(f"{key}: {[exact, numerator, denominator]} is no pair of scores")
-    return AnswerCounts(cells)
-
-
-def answers(records: pa.Table) -> tuple[list[str | None], list[list[str]]]:
-    """Return the columns of predictions and of references.
-
-    Raises:
-        DataError: a column is missing or of another type; references is null.
-    """
-    predictions = required(records, PREDICTION).to_pylist()
-    return predictions, required(records, REFERENCES).to_pylist()
-
-
-@dataclass(frozen=True, slots=True)
 class SquadState:
     """Counts of scores; questions without a prediction (scored 0), and without a reference."""
 
@@ -252,6 +158,7 @@ class Squad:
     columns: tuple[pa.Field, ...] = (PREDICTION, REFERENCES)
     needs: tuple[str, ...] = ("prediction", "references")
     optional: tuple[str, ...] = ()
+    ratios: Mapping[str, Ratio] = {"exact_match": Ratio(), "f1": Ratio()}
 
     def init(self) -> SquadState:
         """Return the state of no questions."""
@@ -259,12 +166,12 @@ class Squad:
 
     def update(self, state: SquadState, records: pa.Table) -> SquadState:
         """Add questions; a null prediction is a question without an answer."""
-        predictions, references = answers(records)
-        asked = [(p, r) for p, r in zip(predictions, references, strict=True) if r]
+        answers = read_answers(records)
+        is_counted = answers.n_references() > 0
         added = SquadState(
-            AnswerCounts(tally(tuple(map(int, match(p, r))) for p, r in asked)),
-            n_unanswered=sum(p is None for p, _ in asked),
-            n_unreferenced=len(references) - len(asked),
+            plain_matches(answers, match).counts(is_counted),
+            n_unanswered=int((is_counted & np.asarray(answers.predictions.is_null())).sum()),
+            n_unreferenced=int((~is_counted).sum()),
         )
         return self.merge(state, added)
 
@@ -288,6 +195,11 @@ class Squad:
         counts = {"unanswered": state.n_unanswered, "without_references": state.n_unreferenced}
         return {name: count for name, count in counts.items() if count}
 
+    def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
+        """Return both scores of each question; one without references adds nothing."""
+        answers = read_answers(records)
+        return plain_matches(answers, match).contributions({"": answers.n_references() > 0})
+
     def encode(self, state: SquadState) -> Json:
         """Return the counts, and the version of the character tables they rest on."""
         body = {
@@ -307,20 +219,6 @@ class Squad:
             read_answer_counts(read, "scores"),
             read.count("n_unanswered"),
             read.count("n_unreferenced"),
-        )
-
-
-def check_text_tables(read: StateReader) -> None:
-    """Refuse a state that was made with the character tables of another Python.
-
-    Raises:
-        DataError: with both versions.
-    """
-    found = read.content["text_tables"]
-    if found != TEXT_TABLES:
-        raise read.fail(
-            f"made with Unicode tables {found!r}, this Python has {TEXT_TABLES!r}, and words may "
-            "differ"
         )
 
 

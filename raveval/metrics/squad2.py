@@ -19,12 +19,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
-from raveval.metrics import Json, Metric, squad
-from raveval.metrics._state import read_state, tally, write_state
-from raveval.metrics.squad import AnswerCounts, Match, Score
+from raveval.metrics import Contribution, Json, Metric, Ratio, squad
+from raveval.metrics._answers import (
+    PREDICTION,
+    REFERENCES,
+    TEXT_TABLES,
+    AnswerCounts,
+    Answers,
+    Booleans,
+    Match,
+    check_text_tables,
+    plain_matches,
+    read_answer_counts,
+    read_answers,
+)
+from raveval.metrics._state import read_state, write_state
+from raveval.metrics.squad import Score
 from raveval.types import Estimate
+
+_KINDS = ("", "_has_answer", "_no_answer")
 
 
 def _effective(references: Sequence[str]) -> Sequence[str]:
@@ -48,6 +64,13 @@ def match(prediction: str | None, references: Sequence[str]) -> Match:
     return Match(True, 1, 1) if found.exact else found
 
 
+def _kinds(answers: Answers) -> Mapping[str, Booleans]:
+    """Return which questions are of each kind; the kinds are named by the estimates' suffixes."""
+    has_answer = answers.n_references() > 0
+    members = (np.ones_like(has_answer), has_answer, ~has_answer)
+    return dict(zip(_KINDS, members, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Squad2State:
     """Counts of scores of both kinds of question, and how many had no prediction (scored 0)."""
@@ -62,9 +85,12 @@ class Squad2:
 
     name = "squad2"
     version = 1
-    columns: tuple[pa.Field, ...] = (squad.PREDICTION, squad.REFERENCES)
+    columns: tuple[pa.Field, ...] = (PREDICTION, REFERENCES)
     needs: tuple[str, ...] = ("prediction", "references")
     optional: tuple[str, ...] = ()
+    ratios: Mapping[str, Ratio] = {
+        f"{score}{kind}": Ratio() for score in ("exact_match", "f1") for kind in _KINDS
+    }
 
     def init(self) -> Squad2State:
         """Return the state of no questions."""
@@ -72,13 +98,12 @@ class Squad2:
 
     def update(self, state: Squad2State, records: pa.Table) -> Squad2State:
         """Add questions; empty references mean no answer, a null prediction scores 0."""
-        predictions, references = squad.answers(records)
-        rows = list(zip(predictions, references, strict=True))
-        with_answer = (tuple(map(int, match(p, r))) for p, r in rows if r)
-        without_answer = (tuple(map(int, match(p, r))) for p, r in rows if not r)
-        n_unanswered = sum(p is None for p in predictions)
+        answers = read_answers(records)
+        matches, kinds = plain_matches(answers, match), _kinds(answers)
         added = Squad2State(
-            AnswerCounts(tally(with_answer)), AnswerCounts(tally(without_answer)), n_unanswered
+            matches.counts(kinds["_has_answer"]),
+            matches.counts(kinds["_no_answer"]),
+            n_unanswered=answers.predictions.null_count,
         )
         return self.merge(state, added)
 
@@ -106,10 +131,15 @@ class Squad2:
         """Return how many questions have no prediction."""
         return {"unanswered": state.n_unanswered} if state.n_unanswered else {}
 
+    def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
+        """Return both scores of each question, for all questions and for each kind."""
+        answers = read_answers(records)
+        return plain_matches(answers, match).contributions(_kinds(answers))
+
     def encode(self, state: Squad2State) -> Json:
         """Return the counts, and the version of the character tables they rest on."""
         body = {
-            "text_tables": squad.TEXT_TABLES,
+            "text_tables": TEXT_TABLES,
             "has_answer": state.has_answer.write(),
             "no_answer": state.no_answer.write(),
             "n_unanswered": state.n_unanswered,
@@ -120,10 +150,10 @@ class Squad2:
         """Return the state of `encode`."""
         keys = ("text_tables", "has_answer", "no_answer", "n_unanswered")
         read = read_state(content, self.name, self.version, keys)
-        squad.check_text_tables(read)
+        check_text_tables(read)
         return Squad2State(
-            squad.read_answer_counts(read, "has_answer"),
-            squad.read_answer_counts(read, "no_answer"),
+            read_answer_counts(read, "has_answer"),
+            read_answer_counts(read, "no_answer"),
             read.count("n_unanswered"),
         )
 

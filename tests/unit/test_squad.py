@@ -238,3 +238,44 @@ def test_equal_scores_are_no_certainty():
     f1, exact_match = found["f1"], found["exact_match"]
     assert (f1.value, f1.low, f1.interval) == (0.0, 0.0, "wilson95")
     assert f1.high == exact_match.high == pytest.approx(0.1611, abs=1e-4)
+
+
+@pytest.mark.parametrize("module", [squad, squad2])
+def test_summed_contributions_give_the_values(module: Any):
+    rng = random.Random(5)
+    predictions = [None, *(" ".join(rng.choices(PIECES, k=rng.randint(0, 5))) for _ in range(400))]
+    references = [
+        [" ".join(rng.choices(PIECES, k=rng.randint(0, 5))) for _ in range(rng.randint(0, 3))]
+        for _ in predictions
+    ]
+    table = pa.table({"prediction": predictions, "references": references})
+    metric = module.METRIC
+    found = metric.contributions(table)
+    estimates = metric.compute(metric.update(metric.init(), table))
+    assert set(found) == set(metric.ratios) == set(estimates)
+    for name, (x, u) in found.items():
+        assert x.dtype == u.dtype == np.float64
+        assert x.shape == u.shape == (len(predictions),)
+        assert set(u.tolist()) <= {0.0, 1.0}
+        assert not x[u == 0].any(), name
+        assert u.sum() == estimates[name].n > 0, name
+        value = metric.ratios[name].value(x.sum() / u.sum())
+        assert value == pytest.approx(estimates[name].value, rel=1e-12), name
+
+
+def test_a_contribution_is_the_exact_score_of_its_row():
+    table = pa.table(
+        {
+            "prediction": ["cat dog", "", "x", None, "the"],
+            "references": [["cat", "bird"], [], ["x"], ["y"], [""]],
+        }
+    )
+    v1, v2 = squad.METRIC.contributions(table), squad2.METRIC.contributions(table)
+    assert v1["f1"].x.tolist() == [2 / 3, 0, 1, 0, 0]
+    assert v1["exact_match"].x.tolist() == [0, 0, 1, 0, 1]
+    assert v1["f1"].u.tolist() == [1, 0, 1, 1, 1]
+    assert v2["f1"].x.tolist() == [2 / 3, 1, 1, 0, 1]
+    assert v2["f1_has_answer"].u.tolist() == [1, 0, 1, 1, 1]
+    assert v2["f1_has_answer"].x.tolist() == [2 / 3, 0, 1, 0, 1]
+    assert v2["f1_no_answer"].u.tolist() == [0, 1, 0, 0, 0]
+    assert v2["exact_match_no_answer"].x.tolist() == [0, 1, 0, 0, 0]
