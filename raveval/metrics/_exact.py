@@ -4,6 +4,10 @@ Every finite double is an integer multiple of 2^-1074. A sum of doubles is there
 Python integer in that unit, a sum of products of two doubles in the unit 2^-2148; adding such
 integers is associative and commutative to the last bit, and the one rounding happens when the end
 result becomes a double again.
+
+Mantissas and their products are added in 32-bit words, one table of word sums for each power of
+two, and a table becomes one integer at its end. That takes neither an integer object for each row
+nor a number beyond 64 bits, and puts no condition on the range of the doubles.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from raveval.metrics import _kernels as kernels
+
 Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
@@ -22,9 +28,10 @@ SCALE_BITS = 1074
 """An exact sum `s` of doubles stands for s * 2^-1074."""
 
 _MANTISSA_BITS = 52
-_LOW_BITS = 32
-_ROWS_AT_ONCE = 1 << 20  # 2^20 halves below 2^32 stay below the 2^53 that bincount adds exactly
-_N_EXPONENTS = 1 << 11
+_WORD_BITS = 32
+_ROWS_AT_ONCE = 1 << 20  # 2^20 words below 2^32 stay below the 2^53 that bincount adds exactly
+N_EXPONENTS = 1 << 11
+N_PRODUCT_SHIFTS = 2 * N_EXPONENTS
 
 
 def decompose(values: Doubles) -> tuple[Integers, Integers]:
@@ -35,9 +42,18 @@ def decompose(values: Doubles) -> tuple[Integers, Integers]:
     [1.0, -0.5]
     """
     bits = np.ascontiguousarray(values, np.float64).view(np.int64)
-    exponent = (bits >> _MANTISSA_BITS) & (_N_EXPONENTS - 1)
-    if bool((exponent == _N_EXPONENTS - 1).any()):
+    is_large = kernels.is_worthwhile(len(bits))
+    parts = kernels.decompose(bits) if is_large else plain_decompose(bits)
+    if parts is None:
         raise ValueError("an exact sum takes finite values only")
+    return parts
+
+
+def plain_decompose(bits: Integers) -> tuple[Integers, Integers] | None:
+    """Return mantissas and shifts by numpy alone; None if not all values are finite."""
+    exponent = (bits >> _MANTISSA_BITS) & (N_EXPONENTS - 1)
+    if bool((exponent == N_EXPONENTS - 1).any()):
+        return None
     fraction = bits & ((1 << _MANTISSA_BITS) - 1)
     is_normal = exponent > 0  # subnormal numbers have no implicit leading bit
     magnitude = fraction | (is_normal.astype(np.int64) << _MANTISSA_BITS)
@@ -52,11 +68,39 @@ def exact_sum(values: Doubles) -> int:
     """
     total = 0
     for start in range(0, len(values), _ROWS_AT_ONCE):
-        mantissa, shift = decompose(values[start : start + _ROWS_AT_ONCE])
-        low = np.bincount(shift, mantissa & ((1 << _LOW_BITS) - 1))
-        high = np.bincount(shift, mantissa >> _LOW_BITS)
-        for s in np.flatnonzero((low != 0) | (high != 0)).tolist():
-            total += (int(low[s]) + (int(high[s]) << _LOW_BITS)) << s
+        part = np.ascontiguousarray(values[start : start + _ROWS_AT_ONCE], np.float64)
+        bits = part.view(np.int64)
+        is_large = kernels.is_worthwhile(len(bits))
+        table = kernels.sum_doubles(bits, N_EXPONENTS) if is_large else plain_sum_doubles(bits)
+        if table is None:
+            raise ValueError("an exact sum takes finite values only")
+        total += fold(table)
+    return total
+
+
+def plain_sum_doubles(bits: Integers) -> Integers | None:
+    """Return the sums of the mantissas' words by shift; None if not all values are finite."""
+    parts = plain_decompose(bits)
+    if parts is None:
+        return None
+    mantissa, shift = parts
+    low, high = mantissa & ((1 << _WORD_BITS) - 1), mantissa >> _WORD_BITS
+    sums = [np.bincount(shift, word, minlength=N_EXPONENTS) for word in (low, high)]
+    return np.stack(sums, axis=1).astype(np.int64)
+
+
+def fold(table: Integers) -> int:
+    """Return the integer of a table of word sums: row s, column k counts 2^(s + 32 k).
+
+    >>> fold(np.array([[1, 0], [0, -1]]))
+    -8589934591
+    """
+    total = 0
+    for shift in np.flatnonzero(table.any(axis=1)).tolist():
+        row = 0
+        for word in reversed(table[shift].tolist()):
+            row = (row << _WORD_BITS) + word
+        total += row << shift
     return total
 
 
@@ -66,14 +110,39 @@ def exact_integer_sum(values: Integers) -> int:
     >>> exact_integer_sum(np.array([2**62, 2**62, 2**62])) == 3 * 2**62
     True
     """
-    return int(values.astype(object).sum()) if len(values) else 0
+    low, high = values & ((1 << _WORD_BITS) - 1), values >> _WORD_BITS
+    return int(low.sum()) + (int(high.sum()) << _WORD_BITS)
 
 
-def _sum_shifted(mantissas: NDArray[np.object_], shifts: Integers) -> int:
+def sum_products(a: Integers, b: Integers, a_shift: Integers, b_shift: Integers) -> int:
+    """Return the sum of a * 2^a_shift * b * 2^b_shift, exactly."""
     total = 0
-    for shift in np.unique(shifts).tolist():
-        total += int(mantissas[shifts == shift].sum()) << shift
+    for start in range(0, len(a), _ROWS_AT_ONCE):
+        rows = slice(start, start + _ROWS_AT_ONCE)
+        parts = (a[rows], b[rows], a_shift[rows], b_shift[rows])
+        is_large = kernels.is_worthwhile(len(parts[0]))
+        add = kernels.sum_products if is_large else plain_sum_products
+        total += fold(add(*parts, N_PRODUCT_SHIFTS))
     return total
+
+
+def plain_sum_products(
+    a: Integers, b: Integers, a_shift: Integers, b_shift: Integers, n_shifts: int
+) -> Integers:
+    """Return the sums of the products' words by shift, by numpy alone; at most 2^20 rows."""
+    mask, bits = np.uint64((1 << _WORD_BITS) - 1), np.uint64(_WORD_BITS)
+    u, v = np.abs(a).view(np.uint64), np.abs(b).view(np.uint64)
+    u0, u1, v0, v1 = u & mask, u >> bits, v & mask, v >> bits
+    # Schoolbook multiplication; no sum reaches 2^64.
+    low = u0 * v0
+    middle = u0 * v1 + (low >> bits)
+    other = u1 * v0 + (middle & mask)
+    high = u1 * v1 + (middle >> bits) + (other >> bits)
+    words = np.stack([low & mask, other & mask, high & mask, high >> bits]).astype(np.float64)
+    signed = np.where((a < 0) != (b < 0), -words, words)
+    shift = a_shift + b_shift
+    sums = [np.bincount(shift, word, minlength=n_shifts) for word in signed]
+    return np.stack(sums, axis=1).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +196,65 @@ def moments(x: Doubles, u: Integers) -> Moments:
     """Return the exact moments of finite doubles `x` paired with counts `u`."""
     if not len(x):
         return Moments()
-    mantissa, shift = decompose(x)
-    m, counts = mantissa.astype(object), u.astype(object)
+    m, shift = decompose(x)
+    counts = np.ascontiguousarray(u, np.int64)
+    unshifted = np.zeros(len(counts), np.int64)
     return Moments(
         n=len(x),
         x=exact_sum(x),
-        u=exact_integer_sum(u),
-        xx=_sum_shifted(m * m, 2 * shift),
-        xu=_sum_shifted(m * counts, shift),
-        uu=int((counts * counts).sum()),
+        u=exact_integer_sum(counts),
+        xx=sum_products(m, m, shift, shift),
+        xu=sum_products(m, counts, shift, unshifted),
+        uu=sum_products(counts, counts, unshifted, unshifted),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PairMoments:
+    """Exact sums of pairs (x, y) of doubles, enough for their covariance and correlation.
+
+    Attributes:
+        n: pairs.
+        x, y: sums, in units of 2^-1074.
+        xx, yy, xy: sums of products, in units of 2^-2148.
+    """
+
+    n: int = 0
+    x: int = 0
+    y: int = 0
+    xx: int = 0
+    yy: int = 0
+    xy: int = 0
+
+    def __add__(self, other: PairMoments) -> PairMoments:
+        """Return the moments of both sets of pairs together."""
+        return PairMoments(
+            self.n + other.n,
+            self.x + other.x,
+            self.y + other.y,
+            self.xx + other.xx,
+            self.yy + other.yy,
+            self.xy + other.xy,
+        )
+
+
+def pair_moments(x: Doubles, y: Doubles) -> PairMoments:
+    """Return the exact moments of finite doubles `x` paired with finite doubles `y`.
+
+    >>> moments = pair_moments(np.array([1.0, 3.0]), np.array([2.0, 0.5]))
+    >>> moments.xy / 2 ** (2 * SCALE_BITS)
+    3.5
+    """
+    if not len(x):
+        return PairMoments()
+    (mx, x_shift), (my, y_shift) = decompose(x), decompose(y)
+    return PairMoments(
+        n=len(x),
+        x=exact_sum(x),
+        y=exact_sum(y),
+        xx=sum_products(mx, mx, x_shift, x_shift),
+        yy=sum_products(my, my, y_shift, y_shift),
+        xy=sum_products(mx, my, x_shift, y_shift),
     )
 
 
