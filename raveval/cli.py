@@ -268,7 +268,9 @@ def _place(source: Source) -> str:
 
 @_command("measure")
 def _measure(
-    metric: Annotated[str, typer.Argument(help="A metric family, as squad or accuracy.")],
+    metric: Annotated[
+        str, typer.Argument(help="A metric family, as squad, accuracy or correlation.")
+    ],
     files: Annotated[
         list[Path] | None,
         typer.Argument(help="JSONL or Parquet files of predictions.", show_default=False),
@@ -276,6 +278,10 @@ def _measure(
     column_map: Annotated[
         list[str] | None,
         typer.Option("--map", help="column=field: read a column of the metric from that field."),
+    ] = None,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="column=value: a column that has one value for all rows."),
     ] = None,
     references: Annotated[
         Path | None, typer.Option("--references", help="SQuAD's dev-v1.1.json or dev-v2.0.json.")
@@ -287,21 +293,21 @@ def _measure(
 ) -> None:
     """Compute a metric on predictions that exist; no model, no run directory."""
     from raveval import report
-    from raveval.flags import read_columns
+    from raveval.flags import read_columns, read_constants
     from raveval.measurement import measure
 
     measurement = measure(
         metric,
         files or None,
         columns=read_columns(column_map or []),
+        constants=read_constants(constant or []),
         references=references,
         predictions=predictions,
     )
-    metrics, n_rows, notes = measurement.metrics, measurement.n_rows, measurement.notes
     if as_json:
-        print(report.metrics_to_json(metrics, n_rows=n_rows, notes=notes), end="")
+        print(report.measurement_to_json(measurement), end="")
     else:
-        report.print_metrics(metrics, n_rows=n_rows, notes=notes, console=_console())
+        report.print_measurement(measurement, _console())
 
 
 @_command("demo-model")

@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 
 from raveval import registry
 from raveval.engines import Engine, EngineDied
+from raveval.errors import ConfigError
 from raveval.metrics import Json, Metric
+from raveval.metrics._clusters import clustered
 from raveval.protocols import EvaluationProtocol, Record, TaskSettings, schema
 from raveval.types import (
     Answers,
@@ -62,12 +64,15 @@ def load_protocol(name: str) -> EvaluationProtocol:
 
 
 def load_metric(name: str) -> Metric[Any]:
-    """Return the metric family of that name.
+    """Return the metric family of that name, with intervals that know clusters.
 
     Raises:
         ConfigError: no such metric.
     """
-    return cast("Metric[Any]", registry.load("metrics", name).METRIC)
+    metric = getattr(registry.load("metrics", name), "METRIC", None)
+    if metric is None:
+        raise ConfigError(f"{name!r} is no metric: the module has no METRIC")
+    return clustered(metric)
 
 
 @dataclass(frozen=True, slots=True)

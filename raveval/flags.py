@@ -230,12 +230,30 @@ def read_columns(pairs: Sequence[str]) -> dict[str, str]:
     Raises:
         ConfigError: a pair without `=`, or a column given twice.
     """
-    columns: dict[str, str] = {}
+    return _read_pairs(pairs, flag="--map", form="column=field, as in prediction=output.text")
+
+
+def read_constants(pairs: Sequence[str]) -> dict[str, Any]:
+    """Read `--set column=value` as often as it was given; a value is a YAML scalar.
+
+    >>> read_constants(["rating_denominator=3"])
+    {'rating_denominator': 3}
+
+    Raises:
+        ConfigError: a pair without `=`, a column given twice, or a value that is no scalar.
+    """
+    form = "column=value, as in rating_denominator=3"
+    texts = _read_pairs(pairs, flag="--set", form=form)
+    return {column: _scalar(column, text, "--set") for column, text in texts.items()}
+
+
+def _read_pairs(pairs: Sequence[str], *, flag: str, form: str) -> dict[str, str]:
+    found: dict[str, str] = {}
     for pair in pairs:
-        column, equals, field = pair.partition("=")
-        if not (column and equals and field):
-            raise ConfigError(f"--map {pair}: expected column=field, as in prediction=output.text")
-        if column in columns:
-            raise ConfigError(f"--map {pair}: column {column!r} is mapped twice")
-        columns[column] = field
-    return columns
+        column, equals, value = pair.partition("=")
+        if not (column and equals and value):
+            raise ConfigError(f"{flag} {pair}: expected {form}")
+        if column in found:
+            raise ConfigError(f"{flag} {pair}: column {column!r} is given twice")
+        found[column] = value
+    return found

@@ -8,23 +8,30 @@ any size can be measured, in any order, to the same bits.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from raveval import registry
 from raveval.errors import ConfigError, DataError, nearest
+from raveval.evaluate import POOLED, load_metric
 from raveval.metrics import Metric
+from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._columns import conform, describe
+from raveval.metrics._intervals import macro_averages
 from raveval.prediction_files import ABSENT, JsonRows, Rows, read_rows, read_squad, table_rows
 from raveval.types import Estimate, Status
 
 Source: TypeAlias = pa.Table | str | Path | Sequence[str | Path]
 """A table in memory, or files of predictions (JSON Lines, JSON or Parquet)."""
 
+GROUP = pa.field("group", pa.string())
+
 _STATUS = "status"
+_LABELS = (GROUP.name, CLUSTER.name)
+_MOST_GROUPS = 1000
 _SQUAD_COLUMNS = {"prediction", "references"}
 
 
@@ -33,15 +40,19 @@ class Measurement:
     """What predictions are worth.
 
     Attributes:
-        metrics: every estimate of the metric, by name.
+        metrics: every estimate of the metric, by name, pooled over all rows.
         n_rows: rows read, those left out included.
         notes: counts that explain the numbers: rows left out by status, ties, unanswered
             questions, predictions for no question ("surplus"); zeros are omitted.
+        groups: the same estimates by group, where rows name one.
+        macro: unweighted means of the groups' estimates, each group counting once.
     """
 
     metrics: Mapping[str, Estimate]
     n_rows: int
     notes: Mapping[str, int]
+    groups: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
+    macro: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 def measure(
@@ -49,6 +60,7 @@ def measure(
     source: Source | None = None,
     *,
     columns: Mapping[str, str] | None = None,
+    constants: Mapping[str, Any] | None = None,
     references: str | Path | None = None,
     predictions: str | Path | None = None,
 ) -> Measurement:
@@ -59,12 +71,17 @@ def measure(
         source: a table, or the path or paths of files.
         columns: which field of the source holds a column of the metric, where the names differ;
             a path such as `prediction.text` leads into nested values.
+        constants: columns of the metric that have one value for all rows, as the denominator of a
+            grid of ratings.
         references: an official SQuAD dataset (v1.1 for the metric squad, v2.0 for squad2), in place
             of `source`; with `predictions`, the official mapping from question id to answer.
         predictions: see `references`.
 
-    Rows whose `status` says that they were not scored are left out and counted. An unanswered
-    question of the official pair scores 0; a prediction for no question is ignored; both are noted.
+    Beside the metric's own columns, rows may have `status`, `group` (a subject, say: estimates come
+    for each as well) and `cluster` (what examples that are not independent share: intervals then
+    rest on clusters). Rows whose status says that they were not scored are left out and counted. An
+    unanswered question of the official pair scores 0; a prediction for no question is ignored; both
+    are noted.
 
     Raises:
         ConfigError: no such metric or column, or arguments that do not go together.
@@ -74,33 +91,33 @@ def measure(
     >>> measure("squad", table).metrics["f1"].value
     1.0
     """
-    plugin = _load(metric)
+    plugin = load_metric(metric)
     notes: dict[str, int] = {}
     if references is not None or predictions is not None:
         rows = _official_pair(plugin, source, columns, references, predictions, notes)
     else:
         rows = _all_rows(source)
-    mapping = dict(columns or {})
-    _check_columns(plugin, mapping)
-    state, n_rows = plugin.init(), 0
+    mapping, given = dict(columns or {}), dict(constants or {})
+    _check_columns(plugin, mapping, given)
+    states, n_rows = {POOLED: plugin.init()}, 0
     for part in rows:
         n_rows += len(part)
         scored = _scored(part, mapping, notes)
         if len(scored):
-            state = _updated(plugin, state, scored, mapping)
+            _add(plugin, states, scored, mapping, given)
     if n_rows == 0 and not isinstance(source, pa.Table):
         paths = [source] if isinstance(source, str | Path) else source or []
         raise DataError(f"{', '.join(map(str, paths))}: there are no rows in it")
-    notes |= plugin.notes(state)
-    return Measurement(plugin.compute(state), n_rows, {k: n for k, n in notes.items() if n})
-
-
-def _load(name: str) -> Metric[Any]:
-    module = registry.load("metrics", name)
-    plugin: Metric[Any] | None = getattr(module, "METRIC", None)
-    if plugin is None:
-        raise ConfigError(f"{name!r} is no metric: the module has no METRIC")
-    return plugin
+    pooled = states.pop(POOLED)
+    notes |= plugin.notes(pooled)
+    groups = {group: plugin.compute(states[group]) for group in sorted(states)}
+    return Measurement(
+        plugin.compute(pooled),
+        n_rows,
+        {name: count for name, count in notes.items() if count},
+        groups,
+        macro_averages(groups),
+    )
 
 
 def _all_rows(source: Source | None) -> Iterator[Rows]:
@@ -148,14 +165,19 @@ def _in_parts(rows: JsonRows, size: int = 4096) -> Iterator[Rows]:
         yield rows.keep(range(start, min(start + size, len(rows))))
 
 
-def _check_columns(plugin: Metric[Any], mapping: Mapping[str, str]) -> None:
-    known = (*plugin.needs, *plugin.optional, _STATUS)
-    for name in mapping:
+def _check_columns(
+    plugin: Metric[Any], mapping: Mapping[str, str], constants: Mapping[str, Any]
+) -> None:
+    known = (*plugin.needs, *plugin.optional, _STATUS, GROUP.name)
+    for name in (*mapping, *constants):
         if name not in known:
             raise ConfigError(
                 f"metric {plugin.name!r} has no column {name!r}; {nearest(name, known)} (a mapping "
                 "is COLUMN=FIELD: the metric's column first, the file's field second)"
             )
+    for name in constants:
+        if name in mapping:
+            raise ConfigError(f"column {name!r} is given a field and a value; give one of them")
 
 
 def _scored(rows: Rows, mapping: Mapping[str, str], notes: dict[str, int]) -> Rows:
@@ -182,8 +204,31 @@ def _is_scored(value: object, rows: Rows, index: int) -> bool:
     return Status(value).is_scored
 
 
-def _updated(plugin: Metric[Any], state: Any, rows: Rows, mapping: Mapping[str, str]) -> Any:
-    table = _table(plugin, rows, mapping)
+def _add(
+    plugin: Metric[Any],
+    states: dict[str, Any],
+    rows: Rows,
+    mapping: Mapping[str, str],
+    constants: Mapping[str, Any],
+) -> None:
+    """Add rows to the pooled state and to those of their groups."""
+    table = _table(plugin, rows, mapping, constants)
+    states[POOLED] = _updated(plugin, states[POOLED], table, rows)
+    if GROUP.name not in table.column_names:
+        return
+    groups = table.column(GROUP.name)
+    for group in pc.unique(groups).to_pylist():
+        if group:
+            members = table.filter(pc.equal(groups, group))
+            states[group] = plugin.update(states.get(group, plugin.init()), members)
+    if len(states) > _MOST_GROUPS:
+        raise DataError(
+            f"{rows.place(0)} and after: more than {_MOST_GROUPS} groups; a group is a subject or "
+            f"a source. Name the right field with --map {GROUP.name}=FIELD, or rename the column"
+        )
+
+
+def _updated(plugin: Metric[Any], state: Any, table: pa.Table, rows: Rows) -> Any:
     try:
         return plugin.update(state, table)
     except DataError:
@@ -195,22 +240,43 @@ def _updated(plugin: Metric[Any], state: Any, rows: Rows, mapping: Mapping[str, 
         raise
 
 
-def _table(plugin: Metric[Any], rows: Rows, mapping: Mapping[str, str]) -> pa.Table:
+def _table(
+    plugin: Metric[Any], rows: Rows, mapping: Mapping[str, str], constants: Mapping[str, Any]
+) -> pa.Table:
     """Return the metric's columns, typed; an optional one that no row has is left out."""
     arrays: dict[str, pa.Array] = {}
-    for field in plugin.columns:
-        path = mapping.get(field.name, field.name)
+    for column in (*plugin.columns, GROUP):
+        if column.name in constants:
+            arrays[column.name] = _constant(constants[column.name], column, len(rows))
+            continue
+        path = mapping.get(column.name, column.name)
         values = rows.values(path)
         if not isinstance(values, pa.Array):
             absent = [index for index, value in enumerate(values) if value is ABSENT]
-            is_required = field.name in plugin.needs or field.name in mapping
+            is_required = column.name in plugin.needs or column.name in mapping
             if absent and is_required:
-                raise _missing(rows, absent[0], field.name, path)
+                raise _missing(rows, absent[0], column.name, path)
             if len(absent) == len(rows):
                 continue
             values = [None if value is ABSENT else value for value in values]
-        arrays[field.name] = _typed(values, field, rows, path)
+        if column.name in _LABELS:
+            values = _as_labels(values)
+        arrays[column.name] = _typed(values, column, rows, path)
     return pa.table(arrays)
+
+
+def _as_labels(values: Sequence[Any] | pa.Array) -> Sequence[Any] | pa.Array:
+    """Return whole numbers as the texts that name them; anything else as it is."""
+    if isinstance(values, pa.Array):
+        return values.cast(pa.string()) if pa.types.is_integer(values.type) else values
+    return [str(value) if type(value) is int else value for value in values]
+
+
+def _constant(value: Any, field: pa.Field, n: int) -> pa.Array:
+    try:
+        return _as_array([value] * n, field)
+    except DataError as exc:
+        raise ConfigError(f"the value given for column {field.name!r}: {exc}") from exc
 
 
 def _missing(rows: Rows, index: int, name: str, path: str) -> DataError:

@@ -18,6 +18,7 @@ from raveval.errors import ConfigError, MismatchError, ModelError, Refused, Reso
 from raveval.evaluate import load_metric, load_protocol
 from raveval.fingerprint import checkpoint_digest, digest, digest_each, first_difference, plain
 from raveval.lengths import lengths, overlong_message
+from raveval.metrics import _clusters
 from raveval.protocols import EvaluationProtocol, TaskSettings, schema
 from raveval.store import LAYOUT, RunDirectory, shards_of
 from raveval.types import Example, ModelRef, Shard
@@ -30,6 +31,7 @@ def score_inputs(protocol: str, settings: TaskSettings, metrics: Sequence[str]) 
         "scoring": settings.scoring,
         "no_answer": settings.no_answer,
         "metrics": {metric: load_metric(metric).version for metric in metrics},
+        "clusters": _clusters.VERSION,
     }
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from raveval.errors import DataError
 from raveval.evaluate import POOLED, ShardStates, load_metric
+from raveval.metrics._intervals import macro_averages
 from raveval.store import Receipt, RunDirectory, shards_of
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
 
@@ -94,6 +95,7 @@ def _task_results(
         usage += each.usage
         by_status.update(each.by_status)
     merged = {group: _merged(states, group, entry["metrics"]) for group in (POOLED, *groups)}
+    by_group = {group: _estimates(merged[group]) for group in groups}
     return TaskResults(
         metrics=_estimates(merged[POOLED]),
         notes={
@@ -106,7 +108,8 @@ def _task_results(
         protocol=entry["protocol"],
         num_fewshot=entry["num_fewshot"],
         version=entry["version"],
-        groups={group: _estimates(merged[group]) for group in groups},
+        groups=by_group,
+        macro=macro_averages(by_group),
         source=entry["provenance"],
         failures=_failures(directory, receipts),
     )

@@ -307,6 +307,8 @@ class Usage:
 class TaskResults:
     """The numbers of one task: `metrics` pooled over all examples, `groups` by subject.
 
+    `macro` are unweighted means over the groups, each subject counting once; `metrics` are the
+    micro averages, each example counting once.
     `notes` are counts that explain the metrics: ties, examples that one of them cannot rank, ….
     `failures` maps the ids of the first missing examples to "status: message". `source` says where
     the examples and the shots come from, and which limit was set.
@@ -322,6 +324,7 @@ class TaskResults:
     failures: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
+    macro: Mapping[str, Estimate] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,10 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raveval.errors import DataError
-from raveval.metrics import Json, Metric
+from raveval.metrics import Contribution, Json, Metric, Ratio
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import required
-from raveval.metrics._exact import Moments, moments
+from raveval.metrics._exact import Doubles, Integers, Moments, moments
 from raveval.metrics._state import read_state, write_moments, write_state
 from raveval.types import Estimate
 
@@ -52,6 +52,7 @@ class Entropy:
     columns: tuple[pa.Field, ...] = (_ENTROPY, _TOKENS)
     needs: tuple[str, ...] = ("entropy_nats", "n_tokens")
     optional: tuple[str, ...] = ()
+    ratios: Mapping[str, Ratio] = {"entropy_nats": Ratio()}
 
     def init(self) -> EntropyState:
         """Return the state of no documents."""
@@ -59,12 +60,9 @@ class Entropy:
 
     def update(self, state: EntropyState, records: pa.Table) -> EntropyState:
         """Add documents; a null is not measured, an infinite or undefined sum is invalid."""
-        column, tokens = required(records, _ENTROPY), required(records, _TOKENS).to_numpy()
-        sums = pc.fill_null(column, np.nan).to_numpy(zero_copy_only=False)
+        sums, tokens = _read(records)
         is_valid = np.isfinite(sums)
-        if (tokens < 0).any():
-            raise DataError(f"n_tokens is {tokens.min()}: a count is not negative")
-        n_unmeasured = int(column.null_count)
+        n_unmeasured = int(required(records, _ENTROPY).null_count)
         n_invalid = len(sums) - int(is_valid.sum()) - n_unmeasured
         added = EntropyState(moments(sums[is_valid], tokens[is_valid]), n_unmeasured, n_invalid)
         return self.merge(state, added)
@@ -90,6 +88,14 @@ class Entropy:
         }
         return {name: count for name, count in counts.items() if count}
 
+    def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
+        """Return each document's entropy and tokens."""
+        sums, tokens = _read(records)
+        is_valid = np.isfinite(sums)
+        return {
+            "entropy_nats": Contribution(np.where(is_valid, sums, 0.0), tokens * is_valid * 1.0)
+        }
+
     def encode(self, state: EntropyState) -> Json:
         """Return the moments and the counts."""
         body = {
@@ -106,6 +112,14 @@ class Entropy:
         return EntropyState(
             read.moments("moments"), read.count("n_unmeasured"), read.count("n_invalid")
         )
+
+
+def _read(records: pa.Table) -> tuple[Doubles, Integers]:
+    """Return the entropy summed over each document, NaN where not measured, and its tokens."""
+    found, tokens = required(records, _ENTROPY), required(records, _TOKENS).to_numpy()
+    if (tokens < 0).any():
+        raise DataError(f"n_tokens is {tokens.min()}: a count is not negative")
+    return pc.fill_null(found, np.nan).to_numpy(zero_copy_only=False), tokens
 
 
 def _why_undefined(state: EntropyState) -> str | None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from raveval.metrics import Json, Metric
+from raveval.metrics import Contribution, Json, Metric, Ratio
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import required
 from raveval.metrics._state import read_state, write_state
@@ -41,6 +41,7 @@ class Greedy:
     columns: tuple[pa.Field, ...] = (_IS_GREEDY,)
     needs: tuple[str, ...] = ("is_greedy",)
     optional: tuple[str, ...] = ()
+    ratios: Mapping[str, Ratio] = {"greedy_accuracy": Ratio()}
 
     def init(self) -> GreedyState:
         """Return the state of no documents."""
@@ -67,6 +68,13 @@ class Greedy:
     def notes(self, state: GreedyState) -> Mapping[str, int]:
         """Return how many documents were left out."""
         return {"greedy_accuracy_unmeasured": state.n_unmeasured} if state.n_unmeasured else {}
+
+    def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
+        """Return 1 for each document that is greedy, and 1 for each that was measured."""
+        is_greedy = required(records, _IS_GREEDY)
+        x = pc.fill_null(is_greedy, False).to_numpy(zero_copy_only=False) * 1.0
+        u = is_greedy.is_valid().to_numpy(zero_copy_only=False) * 1.0
+        return {"greedy_accuracy": Contribution(x, u)}
 
     def encode(self, state: GreedyState) -> Json:
         """Return the three counts."""

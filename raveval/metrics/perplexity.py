@@ -18,8 +18,9 @@ exponential of the one of its logarithm. None below two documents.
 Undefined, with its reason: "n=0"; "not measured" where no document has the count; "no words" (or
 tokens, …) where the counts sum to 0; "zero probability" where a document has log-likelihood
 -infinity, since no finite number is right; "overflow" where the exponential is beyond the largest
-double (`nats_per_token` still stands). A document whose log-likelihood is NaN or +infinity is left
-out and counted.
+double (`nats_per_token` still stands). `token_perplexity_finite` leaves documents of zero
+probability out instead, and is `token_perplexity` where there are none. A document whose
+log-likelihood is NaN or +infinity is left out and counted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raveval.errors import DataError
-from raveval.metrics import Json, Metric
+from raveval.metrics import Contribution, Json, Metric, Ratio
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import column, required
 from raveval.metrics._exact import Doubles, Moments, moments
@@ -88,6 +89,12 @@ class Perplexity:
     columns: tuple[pa.Field, ...] = (_LOGPROB, *_UNITS.values())
     needs: tuple[str, ...] = ("logprob_nats", "n_tokens")
     optional: tuple[str, ...] = ("n_words", "n_bytes", "n_chars")
+    ratios: Mapping[str, Ratio] = {
+        **{f"{unit}_perplexity": Ratio(scale=-1.0, is_exponential=True) for unit in _UNITS},
+        "token_perplexity_finite": Ratio(scale=-1.0, is_exponential=True),
+        "nats_per_token": Ratio(scale=-1.0),
+        "bits_per_byte": Ratio(scale=-1.0 / math.log(2)),
+    }
 
     def init(self) -> PerplexityState:
         """Return the state of no documents."""
@@ -95,8 +102,7 @@ class Perplexity:
 
     def update(self, state: PerplexityState, records: pa.Table) -> PerplexityState:
         """Add documents; a null count is one that was not measured."""
-        logprob = pc.fill_null(required(records, _LOGPROB), np.nan)
-        sums = logprob.to_numpy(zero_copy_only=False)
+        sums = _log_likelihoods(records)
         required(records, _UNITS["token"])
         return {
             unit: state[unit] + _unit_state(sums, column(records, _UNITS[unit])) for unit in _UNITS
@@ -107,11 +113,15 @@ class Perplexity:
         return {unit: a[unit] + b[unit] for unit in _UNITS}
 
     def compute(self, state: PerplexityState) -> Mapping[str, Estimate]:
-        """Return the four perplexities, `nats_per_token` and `bits_per_byte`."""
+        """Return the four perplexities, the finite one, `nats_per_token` and `bits_per_byte`."""
         rates = {unit: _nats_per_unit(unit, state[unit]) for unit in _UNITS}
-        perplexities = {f"{unit}_perplexity": _exponential(rates[unit]) for unit in _UNITS}
-        bits_per_byte = _divided(rates["byte"], math.log(2), "bits")
-        return {**perplexities, "nats_per_token": rates["token"], "bits_per_byte": bits_per_byte}
+        finite = _nats_per_unit("token", replace(state["token"], n_zero_probability=0))
+        return {
+            **{f"{unit}_perplexity": _exponential(rates[unit]) for unit in _UNITS},
+            "token_perplexity_finite": _exponential(finite),
+            "nats_per_token": rates["token"],
+            "bits_per_byte": _divided(rates["byte"], math.log(2), "bits"),
+        }
 
     def notes(self, state: PerplexityState) -> Mapping[str, int]:
         """Return how many documents have no number, by unit and reason."""
@@ -122,6 +132,17 @@ class Perplexity:
         }
         return {name: count for name, count in counts.items() if count}
 
+    def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
+        """Return each document's log-likelihood and units."""
+        sums = _log_likelihoods(records)
+        by_unit = {unit: _contribution(sums, column(records, _UNITS[unit])) for unit in _UNITS}
+        return {
+            **{f"{unit}_perplexity": by_unit[unit] for unit in _UNITS},
+            "token_perplexity_finite": by_unit["token"],
+            "nats_per_token": by_unit["token"],
+            "bits_per_byte": by_unit["byte"],
+        }
+
     def encode(self, state: PerplexityState) -> Json:
         """Return the moments and counts of each unit."""
         body = {unit: _write_unit(state[unit]) for unit in _UNITS}
@@ -131,6 +152,21 @@ class Perplexity:
         """Return the state of `encode`."""
         read = read_state(content, self.name, self.version, _UNITS)
         return {unit: _read_unit(read.section(unit, ("moments", *_COUNTS))) for unit in _UNITS}
+
+
+def _log_likelihoods(records: pa.Table) -> Doubles:
+    """Return the documents' log-likelihoods, NaN where there is none."""
+    logprob = pc.fill_null(required(records, _LOGPROB), np.nan)
+    sums: Doubles = logprob.to_numpy(zero_copy_only=False)
+    return sums
+
+
+def _contribution(sums: Doubles, units: pa.Array | None) -> Contribution:
+    if units is None:
+        return Contribution(np.zeros(len(sums)), np.zeros(len(sums)))
+    counts = pc.fill_null(units, 0).to_numpy(zero_copy_only=False)
+    is_valid = units.is_valid().to_numpy(zero_copy_only=False) & np.isfinite(sums)
+    return Contribution(np.where(is_valid, sums, 0.0), np.where(is_valid, counts, 0) * 1.0)
 
 
 def _unit_state(sums: Doubles, units: pa.Array | None) -> UnitState:

@@ -4,13 +4,13 @@ Values in, text out: nothing here reads a run directory, starts an engine or kno
 become percents here and nowhere else. Text from models and data is shown, never interpreted.
 """
 
-from raveval.report.files import from_json, metrics_to_json, to_csv, to_json
-from raveval.report.render import print_metrics, print_table, to_markdown
+from raveval.report.files import from_json, measurement_to_json, to_csv, to_json
+from raveval.report.render import print_measurement, print_table, to_markdown
 
 __all__ = [
     "from_json",
-    "metrics_to_json",
-    "print_metrics",
+    "measurement_to_json",
+    "print_measurement",
     "print_table",
     "to_csv",
     "to_json",

@@ -11,11 +11,14 @@ import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import raveval
 from raveval.errors import DataError
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
+
+if TYPE_CHECKING:
+    from raveval.measurement import Measurement
 
 Value = TypeVar("Value")
 
@@ -68,18 +71,21 @@ def to_json(results: Results) -> str:
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
-def metrics_to_json(
-    metrics: Mapping[str, Estimate], *, n_rows: int, notes: Mapping[str, int]
-) -> str:
-    """Return metrics that belong to no run (`raveval measure --json`) as strict JSON.
+def measurement_to_json(measurement: Measurement) -> str:
+    """Return what predictions are worth (`raveval measure --json`) as strict JSON.
+
+    Each estimate stands under its own name, what became of the rows under `n_rows` and `notes`, and
+    where rows name a group, the estimates of each under `groups` and their means under `macro`.
 
     Raises:
         ValueError: a number is not finite.
     """
+    groups = {name: _metrics_content(metrics) for name, metrics in measurement.groups.items()}
     content = {
-        "metrics": {name: _estimate_content(value) for name, value in metrics.items()},
-        "n_rows": n_rows,
-        "notes": dict(notes),
+        **_metrics_content(measurement.metrics),
+        "n_rows": measurement.n_rows,
+        "notes": dict(measurement.notes),
+        **({"groups": groups, "macro": _metrics_content(measurement.macro)} if groups else {}),
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
@@ -126,7 +132,8 @@ def _csv_rows(results: Results) -> Iterator[dict[str, Any]]:
             "n_scored": task.coverage.n_scored,
             "n_attempted": task.coverage.n_attempted,
         }
-        for metric, estimate in task.metrics.items():
+        macro = {f"macro_{metric}": estimate for metric, estimate in task.macro.items()}
+        for metric, estimate in {**task.metrics, **macro}.items():
             yield {**shared, "metric": metric, **_estimate_content(estimate)}
         whole_task = ("n_scored", "n_attempted")
         shared = {key: value for key, value in shared.items() if key not in whole_task}
@@ -136,12 +143,9 @@ def _csv_rows(results: Results) -> Iterator[dict[str, Any]]:
 
 
 def _task_content(task: TaskResults) -> dict[str, Any]:
-    groups = {
-        group: {name: _estimate_content(estimate) for name, estimate in metrics.items()}
-        for group, metrics in task.groups.items()
-    }
+    groups = {group: _metrics_content(metrics) for group, metrics in task.groups.items()}
     return {
-        "metrics": {name: _estimate_content(value) for name, value in task.metrics.items()},
+        "metrics": _metrics_content(task.metrics),
         "coverage": {
             "n_attempted": task.coverage.n_attempted,
             "n_scored": task.coverage.n_scored,
@@ -152,10 +156,14 @@ def _task_content(task: TaskResults) -> dict[str, Any]:
         "num_fewshot": task.num_fewshot,
         "version": task.version,
         "notes": dict(task.notes),
-        **({"groups": groups} if groups else {}),
+        **({"groups": groups, "macro": _metrics_content(task.macro)} if groups else {}),
         "source": dict(task.source),
         "failures": dict(task.failures),
     }
+
+
+def _metrics_content(metrics: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {name: _estimate_content(estimate) for name, estimate in metrics.items()}
 
 
 def _estimate_content(estimate: Estimate) -> dict[str, Any]:
@@ -172,6 +180,7 @@ def _read_task(content: Any, where: str) -> TaskResults:
         num_fewshot=_field(task, "num_fewshot", (int,), where),
         version=_field(task, "version", (int,), where),
         groups=_each(task.get("groups", {}), f"{where}.groups", _read_metrics),
+        macro=_read_metrics(task.get("macro", {}), f"{where}.macro"),
         notes=_each(_field(task, "notes", (dict,), where), f"{where}.notes", _read_count),
         source=_texts(_field(task, "source", (dict,), where), f"{where}.source"),
         failures=_texts(_field(task, "failures", (dict,), where), f"{where}.failures"),

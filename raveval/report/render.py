@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -23,10 +23,12 @@ from raveval.report.tables import (
     source_lines,
     usage_table,
 )
-from raveval.types import Estimate, Results, TaskResults
+from raveval.types import Results, TaskResults
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from raveval.measurement import Measurement
 
 N_FAILURES_SHOWN = 5
 NARROWEST_NAME = 12
@@ -39,22 +41,20 @@ def print_table(results: Results, console: Console) -> None:
     """
     _print_line(console, header_line(results))
     print_cells(result_table(results), console)
-    lines = (source_lines, macro_lines, note_lines, missing_lines)
+    lines = (source_lines, note_lines, missing_lines)
     for line in (line for say in lines for line in say(results)):
         _print_line(console, line)
 
 
-def print_metrics(
-    metrics: Mapping[str, Estimate],
-    *,
-    n_rows: int,
-    notes: Mapping[str, int],
-    console: Console,
-) -> None:
-    """Print metrics that belong to no run (`raveval measure`), and what became of the rows."""
-    print_cells(metric_table(metrics), console)
-    remarks = (f"{plain(note).replace('_', ' ')}: {n}" for note, n in notes.items())
-    _print_line(console, "; ".join((f"{n_rows} rows", *remarks)))
+def print_measurement(measurement: Measurement, console: Console) -> None:
+    """Print what predictions are worth (`raveval measure`), and what became of the rows."""
+    print_cells(metric_table(measurement.metrics), console)
+    if measurement.groups:
+        print_cells(group_table(measurement.metrics, measurement.groups), console)
+        for line in macro_lines(measurement.macro):
+            _print_line(console, line)
+    remarks = (f"{plain(name).replace('_', ' ')}: {n}" for name, n in measurement.notes.items())
+    _print_line(console, "; ".join((f"{measurement.n_rows} rows", *remarks)))
 
 
 def print_cells(table: Table, console: Console) -> None:
@@ -132,8 +132,8 @@ def _failures(name: str, task: TaskResults) -> str:
 def _group_sections(results: Results) -> Iterator[str]:
     for name, task in results.tasks.items():
         if task.groups:
-            macro = "\n\n".join(_escaped(line) for line in macro_lines(results, only=name))
-            table = _markdown_table(group_table(task))
+            macro = "\n".join(f"- {_escaped(line)}" for line in macro_lines(task.macro))
+            table = _markdown_table(group_table(task.metrics, task.groups))
             yield f"## {_escaped(plain(name))} by group\n\n{table}\n\n{macro}".rstrip()
 
 

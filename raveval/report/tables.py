@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -43,6 +42,8 @@ AUXILIARY = (
 """Metrics that explain another one come last, in this order; all others stand between."""
 
 N_GROUP_METRICS = 2
+
+_MACRO = "macro_"
 
 ADVICE: Mapping[Status, str] = {
     Status.INVALID: "nothing to ask or to score in them: look at these rows of the data",
@@ -174,11 +175,23 @@ def _task_rows(name: str, task: TaskResults) -> Iterator[tuple[str, ...]]:
     coverage = task.coverage
     scored = f"{coverage.n_scored}/{coverage.n_attempted}"
     labels = (plain(name), str(task.num_fewshot))
-    for metric, value in _ordered(task.metrics):
+    for metric, value in _with_macro(task):
+        if metric.startswith(_MACRO):
+            yield ("", "", *_value_cells(metric, value), f"{value.n} groups")
+            continue
         differs = value.value is not None and value.n != coverage.n_scored
         rests_on = f"{scored} (n = {value.n})" if differs else scored
         yield (*labels, *_value_cells(metric, value), rests_on)
         labels = ("", "")
+
+
+def _with_macro(task: TaskResults) -> Iterator[tuple[str, Estimate]]:
+    """Yield a task's estimates, the unweighted mean over groups after those it is quoted by."""
+    quoted = _quoted(task.macro)
+    for name, value in _ordered(task.metrics):
+        yield name, value
+        if name in quoted:
+            yield f"{_MACRO}{name}", task.macro[name]
 
 
 def _value_cells(name: str, value: Estimate) -> tuple[str, str, str, str]:
@@ -195,14 +208,17 @@ def _ordered(metrics: Mapping[str, Estimate]) -> list[tuple[str, Estimate]]:
     return sorted(metrics.items(), key=rank)
 
 
-def group_table(task: TaskResults) -> Table:
-    """Return the task's headline numbers by group."""
+def group_table(
+    metrics: Mapping[str, Estimate], groups: Mapping[str, Mapping[str, Estimate]]
+) -> Table:
+    """Return the headline numbers of `metrics` by group."""
+    shown = _quoted(metrics)
     columns = [Column("Group", "name")]
-    for name in (metrics := _group_metrics(task)):
+    for name in shown:
         columns += [Column(plain(name), "number"), *_VALUE_COLUMNS[-1:], Column("n", "number")]
     rows = [
-        [plain(group), *(cell for name in metrics for cell in _group_cells(estimates.get(name)))]
-        for group, estimates in task.groups.items()
+        [plain(group), *(cell for name in shown for cell in _group_cells(estimates.get(name)))]
+        for group, estimates in groups.items()
     ]
     return Table(columns, rows)
 
@@ -211,33 +227,21 @@ def _group_cells(value: Estimate | None) -> tuple[str, str, str]:
     return (value_text(value), interval_text(value), str(value.n)) if value else ("", "", "")
 
 
-def _group_metrics(task: TaskResults) -> list[str]:
+def _quoted(metrics: Mapping[str, Estimate]) -> list[str]:
     """Return the metrics a task is quoted by: its headline ones, or the first where it has none."""
-    ordered = [name for name, _ in _ordered(task.metrics)]
+    ordered = [name for name, _ in _ordered(metrics)]
     headline = [n for n in ordered if n in HEADLINE and n != "relative_improvement"]
     return (headline or ordered)[:N_GROUP_METRICS]
 
 
-def macro_lines(results: Results, *, only: str | None = None) -> Iterator[str]:
-    """Say the unweighted mean over groups beside the pooled number, so that none is mistaken.
-
-    Fractions only: a mean of perplexities means nothing.
-    """
-    for name, task in results.tasks.items():
-        if not task.groups or only not in (None, name):
-            continue
-        for metric in _group_metrics(task):
-            found = [group[metric] for group in task.groups.values() if metric in group]
-            values = [estimate.value for estimate in found if estimate.value is not None]
-            is_fraction = all(estimate.unit == "fraction" for estimate in found)
-            if not is_fraction or len(values) < len(task.groups):
-                continue
-            mean = math.fsum(values) / len(values)
-            macro = value_text(Estimate(mean, "fraction", len(values)))
-            yield (
-                f"{plain(name)}: the table pools all examples; "
-                f"the unweighted mean over {len(values)} groups is {plain(metric)} {macro}"
-            )
+def macro_lines(macro: Mapping[str, Estimate]) -> Iterator[str]:
+    """Say the unweighted means over groups that a task may be quoted by."""
+    for name in _quoted(macro):
+        mean = macro[name]
+        yield (
+            f"{_MACRO}{plain(name)}: {value_text(mean)} {interval_text(mean)}, the unweighted mean "
+            f"over {mean.n} groups; {plain(name)} pools all examples"
+        )
 
 
 def usage_table(results: Results) -> Table:

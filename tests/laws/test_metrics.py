@@ -7,8 +7,10 @@ metric that reads a new kind of column needs a line in that table, and fails unt
 import json
 import random
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from hypothesis import strategies as st
 
 from raveval import registry
 from raveval.errors import DataError
+from raveval.evaluate import load_metric
 from raveval.metrics import Metric
 
 METRICS = registry.names("metrics")
@@ -71,7 +74,7 @@ STRATEGIES: Mapping[tuple[str, bool], st.SearchStrategy[Any]] = {
     ("preferred", False): st.sampled_from(["a", "b", "tie"]),
     ("verdict", False): labels,
     ("verdict_swapped", False): labels,
-    ("cluster", False): st.sampled_from(["p", "q", "r"]),
+    ("cluster", False): st.sampled_from(["p", "q", "r", None]),
 }
 
 
@@ -131,7 +134,7 @@ def shards_of(rows: list[Any], rng: random.Random) -> list[list[Any]]:
 
 @pytest.fixture(params=METRICS)
 def metric(request: pytest.FixtureRequest) -> Metric[Any]:
-    plugin: Metric[Any] = registry.load("metrics", request.param).METRIC
+    plugin: Metric[Any] = load_metric(request.param)
     return plugin
 
 
@@ -139,7 +142,7 @@ def metric(request: pytest.FixtureRequest) -> Metric[Any]:
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_any_sharding_order_and_tree_gives_the_same_bits(name: str, data: st.DataObject, seed: int):
-    metric = registry.load("metrics", name).METRIC
+    metric = load_metric(name)
     rows = data.draw(rows_of(metric))
     rng = random.Random(seed)
     whole = metric.update(metric.init(), table_of(metric, rows))
@@ -158,7 +161,7 @@ def test_any_sharding_order_and_tree_gives_the_same_bits(name: str, data: st.Dat
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_state_survives_json_and_changes_nothing(name: str, data: st.DataObject):
-    metric = registry.load("metrics", name).METRIC
+    metric = load_metric(name)
     table = table_of(metric, data.draw(rows_of(metric)))
     before = table.to_pylist()
     empty = metric.init()
@@ -182,7 +185,7 @@ def test_a_state_survives_json_and_changes_nothing(name: str, data: st.DataObjec
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_estimates_are_strict_and_consistent(name: str, data: st.DataObject):
-    metric = registry.load("metrics", name).METRIC
+    metric = load_metric(name)
     state = metric.update(metric.init(), table_of(metric, data.draw(rows_of(metric))))
     estimates = metric.compute(state)
     assert list(estimates) == list(metric.compute(metric.init())), "names depend on the data"
@@ -196,6 +199,34 @@ def test_estimates_are_strict_and_consistent(name: str, data: st.DataObject):
             slack = 1e-12 * (1 + abs(e.value))
             assert e.low - slack <= e.value <= e.high + slack, (key, e)
     assert all(count > 0 for count in metric.notes(state).values())
+
+
+@pytest.mark.parametrize("name", METRICS)
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_contributions_add_up_to_the_estimates(name: str, data: st.DataObject):
+    metric = load_metric(name)
+    table = table_of(metric, data.draw(rows_of(metric)))
+    estimates = metric.compute(metric.update(metric.init(), table))
+    contributions = metric.contributions(table)
+    assert set(contributions) == set(metric.ratios) <= set(estimates)
+    for key, (x, u) in contributions.items():
+        assert x.dtype == u.dtype == np.float64
+        assert x.shape == u.shape == (len(table),)
+        assert np.isfinite(x).all()
+        assert (u >= 0).all()
+        value = estimates[key].value
+        if value is None or len(table) == 0:
+            continue
+        total = Fraction(0) + sum(map(Fraction, x.tolist()))
+        units = Fraction(0) + sum(map(Fraction, u.tolist()))
+        assert units > 0, (key, "an estimate needs something to divide by")
+        expected = metric.ratios[key].value(float(total / units))
+        assert value == pytest.approx(expected, rel=1e-9, abs=1e-9), key
+    halves = [metric.contributions(part) for part in (table.slice(0, 5), table.slice(5))]
+    for key, (x, u) in contributions.items():
+        assert np.array_equal(np.concatenate([half[key].x for half in halves]), x), key
+        assert np.array_equal(np.concatenate([half[key].u for half in halves]), u), key
 
 
 def test_nothing_measured_is_no_number(metric: Metric[Any]):

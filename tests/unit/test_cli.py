@@ -371,7 +371,7 @@ class TestMeasure:
         arguments = ("squad", predictions, predictions, "--map", "prediction=output.text")
         result = invoke("measure", *arguments, "--json")
         content = json.loads(result.stdout)
-        assert content["metrics"]["exact_match"]["value"] == 0.5
+        assert content["exact_match"]["value"] == 0.5
         assert content["n_rows"] == 4
 
     def test_reads_the_official_pair(self, tmp_path):
@@ -387,7 +387,7 @@ class TestMeasure:
         pair = ("--references", references, "--predictions", predicted)
         result = invoke("measure", "squad", *pair, "--json")
         assert result.exit_code == 0, result.stderr
-        assert json.loads(result.stdout)["metrics"]["exact_match"]["value"] == 0.5
+        assert json.loads(result.stdout)["exact_match"]["value"] == 0.5
 
 
 TASK = """

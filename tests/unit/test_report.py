@@ -14,6 +14,8 @@ from rich.console import Console
 
 from raveval import __version__, report
 from raveval.errors import DataError
+from raveval.measurement import Measurement
+from raveval.metrics._intervals import macro_averages
 from raveval.report.numbers import interval_text, plain, value_text
 from raveval.report.tables import coverage_text
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
@@ -84,6 +86,7 @@ def example_results(**changes) -> Results:
         1,
         groups,
         {"q1": "overlong: needs 5000 tokens"},
+        macro=macro_averages(groups),
     )
     text = TaskResults(
         {"word_perplexity": Estimate(23.4567, "perplexity", 20, low=21.871, high=25.14)},
@@ -155,7 +158,8 @@ class TestJson:
             "engine_seconds": 1.5,
         }
         assert task["groups"]["law"]["accuracy"]["value"] == 0.68
-        assert "groups" not in content["tasks"]["wikitext2"]
+        assert task["macro"]["accuracy"]["n"] == 2
+        assert not {"groups", "macro"} & set(content["tasks"]["wikitext2"])
 
     @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
     def test_refuses_to_write_what_is_no_number(self, number):
@@ -202,9 +206,17 @@ class TestJson:
 
     def test_metrics_alone(self):
         metrics = {"f1": Estimate(0.5, "fraction", 2)}
-        content = json.loads(report.metrics_to_json(metrics, n_rows=3, notes={"surplus": 1}))
-        assert content["metrics"]["f1"]["value"] == 0.5
+        content = json.loads(report.measurement_to_json(Measurement(metrics, 3, {"surplus": 1})))
+        assert content["f1"]["value"] == 0.5
         assert (content["n_rows"], content["notes"]) == (3, {"surplus": 1})
+        assert set(content) == {"f1", "n_rows", "notes"}
+
+    def test_measured_groups_stand_beside_their_mean(self):
+        task = example_results().tasks["arc_easy"]
+        measured = Measurement(task.metrics, 3, {}, task.groups, task.macro)
+        content = json.loads(report.measurement_to_json(measured))
+        assert content["groups"]["law"]["accuracy"]["value"] == 0.68
+        assert content["macro"]["accuracy"]["value"] == pytest.approx(0.54)
 
 
 class TestCsv:
@@ -215,6 +227,7 @@ class TestCsv:
             ("arc_easy", "", "accuracy"),
             ("arc_easy", "", "accuracy_unconditional"),
             ("arc_easy", "", "mine"),
+            ("arc_easy", "", "macro_accuracy"),
             ("arc_easy", "physics", "accuracy"),
             ("arc_easy", "law", "accuracy"),
             ("wikitext2", "", "word_perplexity"),
@@ -306,19 +319,14 @@ class TestTable:
         assert printed(example_results(tasks=complete)).rstrip().endswith("20/20 |")
 
     def test_the_mean_of_groups_is_named(self):
-        assert "unweighted mean over 2 groups is accuracy 54.00 %" in printed(example_results())
-
-    def test_no_mean_over_groups_of_which_one_has_no_value(self):
-        task = example_results().tasks["arc_easy"]
-        groups = {**task.groups, "empty": {"accuracy": Estimate(None, "fraction", 0, "n=0")}}
-        task = TaskResults(task.metrics, task.coverage, task.usage, "p", 0, 1, groups)
-        assert "unweighted" not in printed(example_results(tasks={"t": task}))
-
-    def test_no_mean_of_perplexities(self):
-        task = example_results().tasks["wikitext2"]
-        groups = {"en": task.metrics, "zh": task.metrics}
-        task = TaskResults(task.metrics, task.coverage, task.usage, "p", 0, 1, groups)
-        assert "unweighted" not in printed(example_results(tasks={"t": task}))
+        results = example_results()
+        row = next(line for line in printed(results).splitlines() if "macro_accuracy" in line)
+        assert [cell.strip() for cell in row.split("|")][3:-1] == [
+            *("macro_accuracy", "", "54.0 %", "[44.4, 62.9]", "2 groups")
+        ]
+        assert "macro_accuracy: 54.0 % [44.4, 62.9], the unweighted mean over 2 groups" in (
+            report.to_markdown(results)
+        )
 
     def test_settings_stand_above(self):
         first = printed(example_results()).splitlines()[0]
