@@ -122,8 +122,12 @@ def test_zero_probability_is_no_finite_perplexity():
     for name in ("token_perplexity", "word_perplexity", "nats_per_token"):
         assert found[name].value is None
         assert found[name].reason == "zero probability"
+    assert found["token_perplexity_finite"].value == math.exp(1)
+    assert found["token_perplexity_finite"].n == 1
     counted = notes(perplexity.METRIC, logprob_nats=[-1.0, -INF], n_tokens=[1, 1])
     assert counted["token_perplexity_zero_probability"] == 1
+    possible = ppl([-1.0, -2.0])
+    assert possible["token_perplexity_finite"] == possible["token_perplexity"]
 
 
 @pytest.mark.parametrize("bad", [NAN, INF, None])

@@ -8,7 +8,7 @@ import pytest
 
 import raveval
 
-HEAVY = ("ray", "vllm", "torch", "transformers", "huggingface_hub", "pandas")
+HEAVY = ("ray", "vllm", "torch", "transformers", "huggingface_hub", "pandas", "numba", "scipy.stats")
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(raveval.__path__, prefix="raveval.")
 )

@@ -1,0 +1,174 @@
+"""How often the 95 % intervals hold the truth: simulated populations whose numbers are known.
+
+    python -m tests.bench.interval_coverage [REPETITIONS]
+
+Every interval is the one that `compute` (or `compare`) gives for a sample drawn from a population;
+the share of samples whose interval holds the population's own number should be 95 %, within
+93 to 97 %. With 2000 repetitions (the default) a share has a standard error of half a percent.
+Intervals that are bootstrapped are repeated a quarter as often.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from scipy.stats import multivariate_normal, norm
+
+from raveval.evaluate import load_metric
+from raveval.types import Estimate
+
+Rng = np.random.Generator
+SIZES = (100, 1000)
+BOOTSTRAPPED = 4
+"""A bootstrapped interval is repeated so many times less often."""
+
+
+class Population(NamedTuple):
+    """A population of examples: how a sample is drawn, and which numbers are true of it."""
+
+    metric: str
+    draw: Callable[[Rng, int], pa.Table]
+    truth: Mapping[str, float]
+    cost: int = 1
+
+
+def choices(rng: Rng, n: int, p: float) -> pa.Table:
+    """Draw examples of four choices, each right with probability p."""
+    gold = (rng.random(n) >= p).astype(np.int32)  # the first choice is always the best one
+    scores = pa.ListArray.from_arrays(
+        np.arange(0, 4 * n + 1, 4, dtype=np.int32), np.tile([-1.0, -2.0, -3.0, -4.0], n)
+    )
+    return pa.table({"gold": gold, "logprob_nats": scores})
+
+
+ANSWERS = ("w1 w2 w3 w4", "w1 w2 w3", "w1 w2", "w1 x", "y")
+"""F1 against `w1 w2 w3 w4`: 1, 6/7, 2/3, 1/3, 0."""
+ANSWER_SHARES = (0.5, 0.1, 0.1, 0.1, 0.2)
+ANSWER_F1 = (1.0, 6 / 7, 2 / 3, 1 / 3, 0.0)
+
+
+def answers(rng: Rng, n: int) -> pa.Table:
+    """Draw answers, most of them right or wrong and some half right."""
+    predicted = rng.choice(ANSWERS, n, p=ANSWER_SHARES)
+    return pa.table({"prediction": predicted, "references": [[ANSWERS[0]]] * n})
+
+
+LENGTH_SPREAD = 0.8
+"""Standard deviation of the logarithm of a document's tokens."""
+
+
+def documents(rng: Rng, n: int) -> pa.Table:
+    """Draw documents of lognormal length, each with its own difficulty (3 ± 0.5 nats a token)."""
+    tokens = np.maximum(1, rng.lognormal(5.5, LENGTH_SPREAD, n)).astype(np.int64)
+    nats = np.maximum(0.1, rng.normal(3.0, 0.5, n))
+    entropy = np.maximum(0.1, rng.normal(2.8, 0.6, n))
+    return pa.table(
+        {"logprob_nats": -nats * tokens, "entropy_nats": entropy * tokens, "n_tokens": tokens}
+    )
+
+
+def _joint(rho: float, cuts: Any) -> Any:
+    """Return the probabilities of pairs of grades cut from a bivariate normal."""
+    edges = np.concatenate([[-9.0], cuts, [9.0]])
+    normal = multivariate_normal([0, 0], [[1, rho], [rho, 1]])
+    below = np.array([[normal.cdf([x, y]) for y in edges] for x in edges])
+    return np.diff(np.diff(below, axis=0), axis=1)
+
+
+CUTS = norm.ppf([0.1, 0.3, 0.6, 0.85])
+GRADES = _joint(0.7, CUTS)
+
+
+def ratings(rng: Rng, n: int) -> pa.Table:
+    """Draw pairs of grades from 1 to 5, correlated like those of two careful raters."""
+    cell = rng.choice(GRADES.size, n, p=GRADES.ravel() / GRADES.sum())
+    x, y = np.divmod(cell, GRADES.shape[1])
+    return pa.table({"rating": x + 1, "reference_rating": y + 1})
+
+
+def rank_truths() -> dict[str, float]:
+    """Return the population's correlations of `ratings`, from its cell probabilities."""
+    p = GRADES / GRADES.sum()
+    x, y = p.sum(axis=1), p.sum(axis=0)
+    k = len(x)
+    less = np.tril(np.ones((k, k)), -1)
+    concordant = (p * (less @ p @ less.T)).sum() * 2
+    discordant = (p * (less @ p @ less)).sum() * 2
+    ranks_x, ranks_y = (np.cumsum(m) - m / 2 for m in (x, y))
+
+    def pearson(a: Any, b: Any) -> float:
+        mean_a, mean_b = a @ x, b @ y
+        covariance = ((a - mean_a)[:, None] * (b - mean_b)[None, :] * p).sum()
+        return float(covariance / math.sqrt(((a - mean_a) ** 2 @ x) * ((b - mean_b) ** 2 @ y)))
+
+    grades = np.arange(1.0, k + 1)
+    tau_b = (concordant - discordant) / math.sqrt((1 - x @ x) * (1 - y @ y))
+    agreement, chance = np.trace(p), x @ y
+    return {
+        "kendall_tau_b": float(tau_b),
+        "kendall_tau_c": float((concordant - discordant) * k / (k - 1)),
+        "spearman": pearson(ranks_x, ranks_y),
+        "pearson": pearson(grades, grades),
+        "exact_agreement": float(agreement),
+        "cohen_kappa": float((agreement - chance) / (1 - chance)),
+    }
+
+
+def populations() -> Iterator[Population]:
+    """Yield what is simulated."""
+    for p in (0.3, 0.7, 0.95):
+        yield Population("accuracy", lambda rng, n, p=p: choices(rng, n, p), {"accuracy": p})
+    f1 = float(np.dot(ANSWER_SHARES, ANSWER_F1))
+    yield Population("squad", answers, {"f1": f1, "exact_match": ANSWER_SHARES[0]})
+    yield Population("perplexity", documents, {"token_perplexity": math.exp(3.0)})
+    yield Population("entropy", documents, {"entropy_nats": 2.8})
+    truths = rank_truths()
+    names = ("pearson", "spearman", "kendall_tau_b", "kendall_tau_c")
+    yield Population("correlation", ratings, {k: truths[k] for k in names}, BOOTSTRAPPED)
+    names = ("exact_agreement", "cohen_kappa")
+    yield Population("agreement", ratings, {k: truths[k] for k in names}, BOOTSTRAPPED)
+
+
+def covered(population: Population, n: int, repetitions: int) -> dict[str, tuple[float, Estimate]]:
+    """Return for each number how often its interval held, and the last estimate."""
+    metric, rng = load_metric(population.metric), np.random.default_rng(n)
+    hits = dict.fromkeys(population.truth, 0)
+    estimates: Mapping[str, Estimate] = {}
+    for _ in range(repetitions):
+        sample = population.draw(rng, n)
+        estimates = metric.compute(metric.update(metric.init(), sample))
+        for name, truth in population.truth.items():
+            low, high = estimates[name].low, estimates[name].high
+            hits[name] += low is not None and high is not None and low <= truth <= high
+    return {name: (count / repetitions, estimates[name]) for name, count in hits.items()}
+
+
+def main(repetitions: int) -> int:
+    """Print one line for each interval; return how many are out of bounds."""
+    n_outside = 0
+    for population in populations():
+        for n in SIZES:
+            began = time.perf_counter()
+            results = covered(population, n, max(1, repetitions // population.cost))
+            seconds = (time.perf_counter() - began) / len(results)
+            for name, (share, last) in results.items():
+                is_outside = not 0.93 <= share <= 0.97
+                n_outside += is_outside
+                mark = "  OUTSIDE" if is_outside else ""
+                truth = population.truth[name]
+                print(
+                    f"{name:<18} truth {truth:<8.4f} n {n:<5} {last.interval or '-':<20} "
+                    f"{100 * share:5.1f} %  ({seconds:.1f} s){mark}",
+                    flush=True,
+                )
+    return n_outside
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(int(sys.argv[1]) if len(sys.argv) > 1 else 2000) else 0)
