@@ -1,4 +1,4 @@
-"""Ranks the choices of many examples at once, by each of Catwalk's scorings.
+"""Ranks the choices of many examples at once, by each of Catwalk's scorings, and adds their mass.
 
 Choices lie flat, one example after another. A tie at the maximum is a fact that is counted, never
 broken in favour of the first choice; an example that cannot be ranked by one scoring (a choice of
@@ -7,9 +7,11 @@ length zero, no number) is invalid there and nowhere else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from raveval.errors import DataError, nearest
+from raveval.metrics import _kernels as kernels
 from raveval.metrics._columns import column, list_of, required
 from raveval.metrics._exact import Doubles, Integers
 
@@ -47,6 +50,9 @@ class Invalid(IntEnum):
 VALID = -1
 """In the place of a reason: the example is ranked."""
 
+MOST_NATS = 700.0
+"""The exponential of more is near the largest double, and no log-likelihood."""
+
 
 @dataclass(frozen=True, slots=True)
 class Choices:
@@ -69,21 +75,37 @@ class Choices:
         return np.logical_or.reduceat(per_choice, self.starts)
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Each example under one scoring; arrays of shape `(n,)`.
+class Best(NamedTuple):
+    """The best choices of each example; arrays of shape `(n,)`.
 
     Attributes:
-        invalid: VALID, or why the example cannot be ranked; the rest means nothing there.
-        tied: choices that share the maximum; 1 where there is a single best one.
+        tied: choices that share the maximum; 0 where a choice has no value: there is none then.
         gold_is_best: whether the right choice is among those.
         predicted: index of the best choice, the first one of a tie.
     """
 
-    invalid: Integers
     tied: Integers
     gold_is_best: Booleans
     predicted: Integers
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Each example under one scoring.
+
+    Attributes:
+        invalid: VALID, or why the example cannot be ranked; `best` means nothing there.
+        best: its best choices.
+    """
+
+    invalid: Integers
+    best: Best
+
+    @property
+    def is_valid(self) -> Booleans:
+        """Which examples are ranked."""
+        is_valid: Booleans = self.invalid == VALID
+        return is_valid
 
 
 def read_choices(records: pa.Table) -> Choices:
@@ -110,51 +132,94 @@ def read_choices(records: pa.Table) -> Choices:
     return Choices(starts, n_choices, np.where(has_gold, index, -1), _numbers(lists))
 
 
-def rank(choices: Choices, records: pa.Table) -> Iterator[tuple[str, Ranking]]:
-    """Yield each scoring with the ranking of the examples by it.
+def rank(choices: Choices, records: pa.Table) -> Iterator[Ranking]:
+    """Yield the ranking of the examples by each of SCORINGS.
 
     Raises:
         DataError: a column has not one value for each choice, or a negative length.
     """
-    lacks_number = choices.any_in(np.isnan(choices.logprob_nats))
+    raw = find_best(choices, choices.logprob_nats)
     for scoring in SCORINGS:
         values, is_measured = _scored(choices, records, scoring)
-        lacks_value = choices.any_in(np.isnan(values))
+        best = raw if values is choices.logprob_nats else find_best(choices, values)
         invalid = np.full(len(choices), VALID)
         # Where several reasons hold, the last one assigned is the one nearest to the cause.
-        invalid[lacks_value] = Invalid.ZERO_LENGTH if scoring in LENGTHS else Invalid.NOT_A_NUMBER
-        invalid[lacks_number] = Invalid.NOT_A_NUMBER
+        invalid[best.tied == 0] = (
+            Invalid.ZERO_LENGTH if scoring in LENGTHS else Invalid.NOT_A_NUMBER
+        )
+        invalid[raw.tied == 0] = Invalid.NOT_A_NUMBER
         invalid[choices.gold < 0] = Invalid.NO_GOLD
         invalid[~is_measured] = Invalid.NOT_MEASURED
-        yield scoring, _ranking(choices, values, invalid)
+        yield Ranking(invalid, best)
 
 
-def primary_scorings(records: pa.Table) -> NDArray[np.str_]:
-    """Return each example's primary scoring: its task's, or raw.
+def primary_scorings(records: pa.Table) -> Integers:
+    """Return the place in SCORINGS of each example's primary scoring: its task's, or raw.
 
     Raises:
         DataError: there is no such scoring.
     """
     found = column(records, SCORING)
     if found is None:
-        return np.full(len(records), "raw")
+        return np.zeros(len(records), np.int64)
     names = pc.fill_null(found, "raw")
-    for name in pc.unique(names).to_pylist():
-        if name not in SCORINGS:
-            raise DataError(f"scoring is {name!r}; {nearest(name, SCORINGS)}")
-    return np.array(names.to_pylist(), dtype=np.str_)
+    places = pc.index_in(names, value_set=pa.array(SCORINGS))
+    if places.null_count:
+        name = names.filter(pc.is_null(places))[0].as_py()
+        raise DataError(f"scoring is {name!r}; {nearest(name, SCORINGS)}")
+    codes: Integers = places.to_numpy().astype(np.int64)
+    return codes
 
 
-def _ranking(choices: Choices, values: Doubles, invalid: Integers) -> Ranking:
-    best = np.maximum.reduceat(np.where(np.isnan(values), -np.inf, values), choices.starts)
+def find_best(choices: Choices, values: Doubles) -> Best:
+    """Return each example's best choices by a value for each choice, NaN for none."""
+    if kernels.is_worthwhile(len(choices)):
+        return Best(*kernels.find_best(choices.starts, choices.n_choices, choices.gold, values))
+    return plain_best(choices, values)
+
+
+def plain_best(choices: Choices, values: Doubles) -> Best:
+    """Return the best choices by numpy alone."""
+    is_missing = np.isnan(values)
+    best = np.maximum.reduceat(np.where(is_missing, -np.inf, values), choices.starts)
     at_best = values == np.repeat(best, choices.n_choices)
     places = np.arange(len(values)) - np.repeat(choices.starts, choices.n_choices)
-    return Ranking(
-        invalid=invalid,
-        tied=np.add.reduceat(at_best.astype(np.int64), choices.starts),
-        gold_is_best=at_best[choices.starts + np.maximum(choices.gold, 0)],
-        predicted=np.minimum.reduceat(np.where(at_best, places, len(values)), choices.starts),
+    tied = np.add.reduceat(at_best.astype(np.int64), choices.starts)
+    is_ranked = ~choices.any_in(is_missing)
+    gold_is_best = at_best[choices.starts + np.maximum(choices.gold, 0)] & (choices.gold >= 0)
+    first = np.minimum.reduceat(np.where(at_best, places, len(values)), choices.starts)
+    return Best(
+        tied=np.where(is_ranked, tied, 0),
+        gold_is_best=is_ranked & gold_is_best,
+        predicted=np.where(is_ranked, first, 0),
     )
+
+
+def probability_masses(choices: Choices) -> Doubles:
+    """Return the sum of each example's probabilities; NaN where one is none.
+
+    It depends on the example alone: the terms are added from the first to the last, and the
+    exponentials are the C library's, one by one, as numpy's may differ in the last bit with an
+    element's place in the array, and so with the sharding.
+    """
+    if kernels.is_worthwhile(len(choices)):
+        return kernels.sum_exponentials(
+            choices.starts, choices.n_choices, choices.logprob_nats, MOST_NATS
+        )
+    return plain_masses(choices)
+
+
+def plain_masses(choices: Choices) -> Doubles:
+    """Return the sums by numpy and Python's exponential."""
+    terms = np.where(choices.logprob_nats <= MOST_NATS, choices.logprob_nats, np.nan)
+    exponentials = np.array([math.exp(term) for term in terms.tolist()], np.float64)
+    masses, place = np.zeros(len(choices)), 0
+    rest = np.arange(len(choices))
+    while len(rest):
+        masses[rest] += exponentials[choices.starts[rest] + place]
+        place += 1
+        rest = rest[choices.n_choices[rest] > place]
+    return masses
 
 
 def _scored(choices: Choices, records: pa.Table, scoring: str) -> tuple[Doubles, Booleans]:
@@ -170,17 +235,15 @@ def _scored(choices: Choices, records: pa.Table, scoring: str) -> tuple[Doubles,
     lengths, is_measured = _aligned(choices, records, field)
     if (lengths < 0).any():
         raise DataError(f"{field.name} has {int(np.nanmin(lengths))}: a length is not negative")
-    values = np.full(len(lengths), np.nan)
-    np.divide(given, lengths, out=values, where=lengths > 0)
-    return values, is_measured
+    return given / np.where(lengths > 0, lengths, np.nan), is_measured
 
 
 def _aligned(choices: Choices, records: pa.Table, field: pa.Field) -> tuple[Doubles, Booleans]:
     """Return a column's values, one for each choice, and which examples it was measured for."""
-    values = np.full(len(choices.logprob_nats), np.nan)
     lists = column(records, field)
     if lists is None:
-        return values, np.zeros(len(choices), np.bool_)
+        nothing = np.full(len(choices.logprob_nats), np.nan)
+        return nothing, np.zeros(len(choices), np.bool_)
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
     is_measured = lengths >= 0
     differs = is_measured & (lengths != choices.n_choices)
@@ -190,6 +253,9 @@ def _aligned(choices: Choices, records: pa.Table, field: pa.Field) -> tuple[Doub
             f"{field.name} has {lengths[first]} values, but logprob_nats has "
             f"{choices.n_choices[first]}; each choice needs one"
         )
+    if is_measured.all():
+        return _numbers(lists), is_measured
+    values = np.full(len(choices.logprob_nats), np.nan)
     values[np.repeat(is_measured, choices.n_choices)] = _numbers(lists)
     return values, is_measured
 
@@ -197,5 +263,7 @@ def _aligned(choices: Choices, records: pa.Table, field: pa.Field) -> tuple[Doub
 def _numbers(lists: pa.Array) -> Doubles:
     """Return all elements as doubles; what is no log-likelihood (null, +infinity) becomes NaN."""
     flat = lists.flatten().cast(pa.float64())
-    doubles = pc.fill_null(flat, np.nan).to_numpy(zero_copy_only=False)
+    if flat.null_count:
+        flat = pc.fill_null(flat, np.nan)
+    doubles: Doubles = flat.to_numpy(zero_copy_only=False)
     return np.where(doubles == np.inf, np.nan, doubles)

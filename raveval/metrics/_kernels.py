@@ -8,6 +8,7 @@ array that is large enough.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Booleans = NDArray[np.bool_]
+Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 
@@ -179,3 +182,67 @@ def _sum_products_loop(
         table[shift, 1] += sign * np.int64(other & _WORD_MASK)
         table[shift, 2] += sign * np.int64(high & _WORD_MASK)
         table[shift, 3] += sign * np.int64(high >> _WORD)
+
+
+def find_best(
+    starts: Integers, n_choices: Integers, gold: Integers, values: Doubles
+) -> tuple[Integers, Booleans, Integers]:
+    """Return the choices tied at each example's maximum, if the right one is in, and the first.
+
+    All are 0 for an example with a NaN among its values.
+    """
+    n = len(starts)
+    tied, predicted = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    gold_is_best = np.zeros(n, np.bool_)
+    _compiled(_find_best_loop)(starts, n_choices, gold, values, tied, gold_is_best, predicted)
+    return tied, gold_is_best, predicted
+
+
+def _find_best_loop(
+    starts: Integers,
+    n_choices: Integers,
+    gold: Integers,
+    values: Doubles,
+    tied: Integers,
+    gold_is_best: Booleans,
+    predicted: Integers,
+) -> None:
+    for i in range(len(starts)):
+        # Two passes without a jump that depends on the values: which choice is best is a matter of
+        # chance, and a wrong guess of the processor takes longer than both.
+        start, n = starts[i], n_choices[i]
+        best, is_missing = -np.inf, False
+        for j in range(start, start + n):
+            is_missing |= values[j] != values[j]
+            best = values[j] if values[j] > best else best
+        n_tied, first = 0, 0
+        for j in range(n - 1, -1, -1):
+            is_best = values[start + j] == best
+            n_tied += is_best
+            first = j if is_best else first
+        if not is_missing:
+            tied[i], predicted[i] = n_tied, first
+            gold_is_best[i] = gold[i] >= 0 and values[start + gold[i]] == best
+
+
+def sum_exponentials(
+    starts: Integers, n_choices: Integers, values: Doubles, most: float
+) -> Doubles:
+    """Return the sum of exp(value) over each example, from the first to the last.
+
+    NaN for an example with a value that is NaN or above `most`.
+    """
+    sums = np.empty(len(starts))
+    _compiled(_sum_exponentials_loop)(starts, n_choices, values, most, sums)
+    return sums
+
+
+def _sum_exponentials_loop(
+    starts: Integers, n_choices: Integers, values: Doubles, most: float, sums: Doubles
+) -> None:
+    for i in range(len(starts)):
+        total = 0.0
+        for j in range(starts[i], starts[i] + n_choices[i]):
+            # The C library's exponential, which Python's is too.
+            total += math.exp(values[j]) if values[j] <= most else np.nan
+        sums[i] = total

@@ -74,13 +74,15 @@ def test_the_choice_of_each_example(rows: list[dict[str, Any]]):
             "n_chars": [[o["num_chars"] for o in output] for output in outputs],
         }
     )
-    rankings = dict(choices.rank(choices.read_choices(table), table))
+    rankings = dict(
+        zip(choices.SCORINGS, choices.rank(choices.read_choices(table), table), strict=True)
+    )
     for ours, theirs in CATWALK_NAMES.items():
         published = [row["prediction"]["metrics"] for row in rows]
-        ranking = rankings[ours]
-        assert ranking.tied.tolist() == [1] * 10
-        assert ranking.predicted.tolist() == [m[f"predicted_index_{theirs}"] for m in published]
-        assert ranking.gold_is_best.tolist() == [bool(m[f"acc_{theirs}"]) for m in published]
+        best = rankings[ours].best
+        assert best.tied.tolist() == [1] * 10
+        assert best.predicted.tolist() == [m[f"predicted_index_{theirs}"] for m in published]
+        assert best.gold_is_best.tolist() == [bool(m[f"acc_{theirs}"]) for m in published]
 
 
 def test_the_probability_mass_of_each_example(rows: list[dict[str, Any]], tmp_path: Path):

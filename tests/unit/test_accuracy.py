@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raveval.errors import DataError
+from raveval.metrics import _kernels as kernels
 from raveval.metrics.accuracy import METRIC, predicted
 from raveval.types import Estimate
 
@@ -112,15 +114,32 @@ def test_a_length_of_zero_is_invalid_for_that_scoring_only():
     assert notes(*rows) == {"accuracy_per_token_zero_length": 1}
 
 
-def test_not_measured_is_said_and_zero_is_zero():
+def test_an_unconditional_accuracy_of_exactly_zero_is_zero():
+    found = compute(example(1, -1.0, -2.0, unconditional_nats=[-1.0, -1.0]))
+    assert (found["accuracy_unconditional"].value, found["accuracy_unconditional"].n) == (0.0, 1)
+    assert found["accuracy_unconditional"].reason is None
+
+
+def test_no_example_has_no_mean_and_one_has_no_standard_error():
+    assert METRIC.compute(METRIC.init())["accuracy"].reason == "n=0"
+    one = compute(example(0, -1.0, -2.0))["accuracy"]
+    assert (one.value, one.stderr) == (1.0, None)
+
+
+def test_zero_over_zero_is_not_the_best_choice():
+    """numpy's argmax would pick the NaN that 0/0 gives; -1/0 would never be picked."""
+    for nats in (0.0, -0.0, -1.0, -INF):
+        row = example(1, -1.0, nats, n_chars=[1, 0])
+        found = compute(row)
+        assert found["accuracy_per_char"].reason == "no valid example", nats
+        assert notes(row)["accuracy_per_char_zero_length"] == 1, nats
+
+
+def test_not_measured_is_said():
     found = compute(example(0, -1.0, -2.0), example(0, -1.0, -2.0, unconditional_nats=None))
     for scoring in ("per_token", "per_char", "per_byte", "unconditional"):
         assert found[f"accuracy_{scoring}"].value is None
         assert found[f"accuracy_{scoring}"].reason == "not measured"
-    assert (
-        values(example(1, -1.0, -2.0, unconditional_nats=[-1.0, -1.0]))["accuracy_unconditional"]
-        == 0
-    )
 
 
 def test_partly_measured_is_counted():
@@ -208,10 +227,129 @@ def test_probability_mass_is_exact():
     rows = [
         example(0, *(-rng.expovariate(0.3) for _ in range(rng.randint(1, 9)))) for _ in range(500)
     ]
-    masses = [math.fsum(math.exp(nats) for nats in row["logprob_nats"]) for row in rows]
+    masses = []
+    for row in rows:
+        masses.append(0.0)
+        for nats in row["logprob_nats"]:
+            masses[-1] += math.exp(nats)
     found = compute(*rows)["probability_mass"]
     assert found.value == float(sum(map(Fraction, masses)) / 500)
     assert found.stderr == pytest.approx(np.std(masses) / math.sqrt(500), rel=1e-12)
+
+
+def test_a_model_that_always_answers_the_same_is_seen():
+    always = [example(gold, -1.0, -2.0, -3.0, -4.0) for gold in (0, 1, 2, 3) * 5]
+    share = compute(*always)["most_frequent_index_share"]
+    assert (share.value, share.n, share.higher_is_better) == (1.0, 20, None)
+    assert (share.stderr, share.interval) == (None, None)
+    assert compute(*always)["accuracy"].value == 0.25
+
+
+def test_the_predicted_indices_are_counted_where_there_is_a_single_best_choice():
+    rows = [
+        example(0, -1.0, -2.0, -3.0),
+        example(1, -1.0, -2.0, -3.0),
+        example(1, -2.0, -1.0, -3.0),
+        example(1, -2.0, -2.0, -1.0),
+        example(1, -1.0, -1.0, -3.0),  # a tie
+        example(1, -1.0, NAN, -3.0),
+        example(None, -1.0, -2.0, -3.0),
+        example(0, -1.0, -2.0, n_chars=[1, 9], scoring="per_char"),  # predicts 1
+        example(0, -1.0, -2.0, n_chars=[0, 9], scoring="per_char"),  # cannot be ranked
+    ]
+    table = pa.Table.from_pylist(rows, schema=pa.table(COLUMNS).schema)
+    state = METRIC.update(METRIC.init(), table)
+    share = METRIC.compute(state)["most_frequent_index_share"]
+    assert (share.value, share.n) == (2 / 5, 5)
+    assert state.predicted == {(0,): 2, (1,): 2, (2,): 1}
+    assert compute(rows[4])["most_frequent_index_share"].reason == "no valid example"
+    assert compute(rows[5])["most_frequent_index_share"].reason == "no valid example"
+
+
+def random_table(n: int, seed: int) -> pa.Table:
+    """Examples with everything in them that can be, tied and odd values among them."""
+    rng = np.random.default_rng(seed)
+    k = rng.choice([1, 2, 4, 4, 4, 9], n)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(k)]), pa.int32())
+    size = int(k.sum())
+
+    def lists(values: np.ndarray, kind: pa.DataType, share_of_nulls: float = 0.0) -> pa.Array:
+        mask = pa.array(rng.random(n) < share_of_nulls) if share_of_nulls else None
+        full = pa.ListArray.from_arrays(offsets, pa.array(values, kind))
+        return full if mask is None else pc.if_else(mask, pa.scalar(None, full.type), full)
+
+    def log_likelihoods() -> np.ndarray:
+        odd = rng.choice([-INF, NAN, INF, 0.0, -0.0], size)
+        return np.where(rng.random(size) < 0.02, odd, -rng.integers(0, 60, size) / 7)
+
+    gold = np.where(rng.random(n) < 0.05, -1, rng.integers(0, 9, n) % k)
+    lengths = [np.where(rng.random(size) < 0.01, 0, rng.integers(1, 5, size)) for _ in range(3)]
+    scorings = ["raw", "per_char", "unconditional", "per_token", "per_byte", None]
+    return pa.table(
+        {
+            "gold": pa.array(gold, pa.int32(), mask=gold < 0),
+            "logprob_nats": lists(log_likelihoods(), pa.float64()),
+            "unconditional_nats": lists(log_likelihoods(), pa.float64(), 0.1),
+            "n_tokens": lists(lengths[0], pa.int32(), 0.1),
+            "n_chars": lists(lengths[1], pa.int32()),
+            "n_bytes": lists(lengths[2], pa.int64()),
+            "scoring": pa.array([scorings[i] for i in rng.integers(0, 6, n)]),
+        }
+    )
+
+
+@pytest.mark.parametrize("columns", [[], ["n_chars", "scoring"], ["unconditional_nats"]])
+def test_a_large_table_gives_the_bits_of_its_parts(columns: list[str]):
+    """The whole is ranked by the kernels where numba is installed, the parts never are."""
+    table = random_table(kernels.ROWS_WORTH_COMPILING + 1, seed=8).drop_columns(columns)
+    whole, parts = METRIC.update(METRIC.init(), table), METRIC.init()
+    for start in range(0, len(table), 5000):
+        parts = METRIC.update(parts, table.slice(start, 5000))
+    assert whole == parts
+    if not columns:
+        assert len({scoring for scoring, *_ in whole.ranked}) == 6
+        possible = {(code, reason) for code in range(6) for reason in range(4)}
+        # raw has no length and is always there, as are chars and bytes; unconditional has no length
+        assert possible - whole.invalid.keys() == {(1, 0), (1, 3), (3, 0), (4, 0), (5, 3)}
+    found = METRIC.contributions(table)
+    piecewise = [METRIC.contributions(table.slice(i, 5000)) for i in range(0, len(table), 5000)]
+    for name, (x, u) in found.items():
+        np.testing.assert_array_equal(x, np.concatenate([p[name].x for p in piecewise]))
+        np.testing.assert_array_equal(u, np.concatenate([p[name].u for p in piecewise]))
+    chosen = pa.concat_arrays([predicted(table.slice(i, 5000)) for i in range(0, len(table), 5000)])
+    assert predicted(table).equals(chosen)
+
+
+@pytest.mark.parametrize(
+    ("key", "rows", "message"),
+    [
+        ("ranked", [[6, 2, 1, 1, 1]], "no example is"),
+        ("ranked", [[0, 2, 3, 1, 1]], "no example is"),
+        ("ranked", [[0, 2, 1, 2, 1]], "no example is"),
+        ("invalid", [[0, 4, 1]], "there is no reason"),
+        ("predicted", [[0, 1]], "not the indices"),
+        ("predicted", [[0, 1], [2, 1]], "not the indices"),
+        ("predicted", [[0, 2], [1, 1]], "not the indices"),
+    ],
+)
+def test_a_state_that_no_examples_have_is_refused(key: str, rows: list[list[int]], message: str):
+    table = pa.Table.from_pylist([example(0, -1.0, -2.0), example(0, -2.0, -1.0)])
+    content = METRIC.encode(METRIC.update(METRIC.init(), table))
+    assert METRIC.decode(content)
+    with pytest.raises(DataError, match=message):
+        METRIC.decode({**content, key: rows})
+
+
+def test_more_choices_than_a_count_table_holds():
+    """Beyond 2^16 cells the rows are sorted and counted."""
+    rows = [example(i, *(-float(j) for j in range(300))) for i in (0, 1, 0)]
+    rows.append(example(0, *([-1.0] * 300)))
+    state = METRIC.update(METRIC.init(), pa.Table.from_pylist(rows))
+    assert {key[1:]: n for key, n in state.ranked.items() if key[0] == 0} == {
+        (300, 1, 1): 2,
+        (300, 1, 0): 1,
+        (300, 300, 1): 1,
+    }
 
 
 def test_the_choice_of_each_example():

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raveval.metrics import _choices as choices_of
 from raveval.metrics import _exact as exact
 from raveval.metrics import _kernels as kernels
 
@@ -177,6 +178,72 @@ def test_a_crosstab_counts_pairs(n: int):
 def test_a_crosstab_takes_pairs():
     with pytest.raises(ValueError, match="3 and 2 values"):
         kernels.crosstab(np.zeros(3, np.uint8), np.zeros(2, np.uint8))
+
+
+scores = st.sampled_from([-2.0, -1.0, 0.0, -0.0, math.nan, -math.inf]) | st.floats(-800, 710)
+
+
+@st.composite
+def choices(draw: st.DrawFn) -> choices_of.Choices:
+    rows = draw(st.lists(st.lists(scores, min_size=1, max_size=6), min_size=1, max_size=20))
+    n_choices = np.array([len(row) for row in rows])
+    gold = np.array([draw(st.integers(-1, len(row) - 1)) for row in rows])
+    values = np.array([value for row in rows for value in row])
+    return choices_of.Choices(np.cumsum(n_choices) - n_choices, n_choices, gold, values)
+
+
+def many_choices(n: int, seed: int) -> choices_of.Choices:
+    rng = np.random.default_rng(seed)
+    n_choices = rng.integers(1, 6, n)
+    size = int(n_choices.sum())
+    values = np.where(rng.random(size) < 0.3, -rng.integers(0, 4, size), -rng.exponential(50, size))
+    values[rng.random(size) < 0.01] = math.nan
+    gold = rng.integers(-1, 5, n) % (n_choices + 1) - 1
+    return choices_of.Choices(np.cumsum(n_choices) - n_choices, n_choices, gold, values)
+
+
+def compiled_best(given: choices_of.Choices) -> choices_of.Best:
+    found = kernels.find_best(given.starts, given.n_choices, given.gold, given.logprob_nats)
+    return choices_of.Best(*found)
+
+
+def compiled_masses(given: choices_of.Choices) -> np.ndarray:
+    return kernels.sum_exponentials(
+        given.starts, given.n_choices, given.logprob_nats, choices_of.MOST_NATS
+    )
+
+
+@needs_numba
+@given(choices())
+def test_rankings_and_masses_agree(given: choices_of.Choices):
+    plain = choices_of.plain_best(given, given.logprob_nats)
+    for found, expected in zip(compiled_best(given), plain, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    masses = choices_of.plain_masses(given)
+    np.testing.assert_array_equal(compiled_masses(given).view(np.int64), masses.view(np.int64))
+    for i, start in enumerate(given.starts):
+        row = given.logprob_nats[start : start + given.n_choices[i]].tolist()
+        total = 0.0
+        for nats in row:
+            total += math.exp(nats) if nats <= choices_of.MOST_NATS else math.nan
+        assert masses[i] == total or (math.isnan(total) and math.isnan(masses[i]))
+        if any(map(math.isnan, row)):
+            assert [part[i] for part in plain] == [0, 0, 0]
+        else:
+            best = [j for j, nats in enumerate(row) if nats == max(row)]
+            assert [part[i] for part in plain] == [len(best), given.gold[i] in best, best[0]]
+
+
+@needs_numba
+def test_a_million_rankings_and_masses_agree():
+    """Also that the compiled exponential is Python's, bit by bit, on 3 * 10^6 arguments."""
+    given = many_choices(N_MANY, 6)
+    plain = choices_of.plain_best(given, given.logprob_nats)
+    for found, expected in zip(compiled_best(given), plain, strict=True):
+        np.testing.assert_array_equal(found, expected)
+    masses = choices_of.plain_masses(given)
+    np.testing.assert_array_equal(compiled_masses(given).view(np.int64), masses.view(np.int64))
+    assert len(np.unique(plain.tied)) > 3
 
 
 def test_numba_waits_for_a_large_array():
