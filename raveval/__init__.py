@@ -14,17 +14,21 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from raveval.comparison import Comparison, Difference, compare
     from raveval.measurement import Measurement, measure
     from raveval.runner import load_results, rescore, run, status
     from raveval.types import Coverage, Estimate, Results, Status, TaskResults
 
 _HOMES = {
+    "Comparison": "comparison",
     "Coverage": "types",
+    "Difference": "comparison",
     "Estimate": "types",
     "Measurement": "measurement",
     "Results": "types",
     "Status": "types",
     "TaskResults": "types",
+    "compare": "comparison",
     "load_results": "runner",
     "measure": "measurement",
     "rescore": "runner",
@@ -33,12 +37,15 @@ _HOMES = {
 }
 
 __all__ = [
+    "Comparison",
     "Coverage",
+    "Difference",
     "Estimate",
     "Measurement",
     "Results",
     "Status",
     "TaskResults",
+    "compare",
     "load_results",
     "measure",
     "rescore",

@@ -1,4 +1,4 @@
-"""The command line: run, plan, status, score, report, tasks, measure, demo-model.
+"""The command line: run, plan, status, score, report, compare, tasks, measure, demo-model.
 
 A thin skin: each command reads its flags, calls one function of the package and prints what it
 gives back. Results go to stdout, everything else to stderr. Heavy imports stand inside the
@@ -57,7 +57,7 @@ app = typer.Typer(
 
 
 class Format(StrEnum):
-    """How `raveval report` shows results."""
+    """How `raveval report` and `raveval compare` show numbers."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
@@ -216,6 +216,49 @@ def _report(
         Format.CSV: report.to_csv,
     }[form]
     print(render(results), end="")
+
+
+@_command("compare")
+def _compare(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN_A RUN_B…", help="Run directories; the first is the baseline."),
+    ],
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("--metrics", help="Only these numbers, separated by commas: the family."),
+    ] = None,
+    tasks: Annotated[
+        list[str] | None, typer.Option("--task", help="Only these tasks, separated by commas.")
+    ] = None,
+    form: Annotated[
+        Format, typer.Option("--format", help="How to show the differences.")
+    ] = Format.TABLE,
+    as_json: Annotated[bool, typer.Option("--json", help="Print strict JSON.")] = False,
+) -> None:
+    """Compare finished runs on the examples they have in common; no model is loaded.
+
+    Each difference has a 95 % interval and a paired test. Runs may differ in the model and the
+    engine; anything else that moves numbers is refused.
+    """
+    from raveval import report
+    from raveval.comparison import compare
+
+    comparison = compare(runs, metrics=_each_of(metrics), tasks=_each_of(tasks))
+    form = Format.JSON if as_json else form
+    if form is Format.TABLE:
+        report.print_comparison(comparison, _console())
+        return
+    render = {
+        Format.MARKDOWN: report.comparison_to_markdown,
+        Format.JSON: report.comparison_to_json,
+        Format.CSV: report.comparison_to_csv,
+    }[form]
+    print(render(comparison), end="")
+
+
+def _each_of(values: list[str] | None) -> list[str]:
+    return [name.strip() for value in values or [] for name in value.split(",") if name.strip()]
 
 
 @_command("tasks")

@@ -39,11 +39,11 @@ def print_table(results: Results, console: Console) -> None:
 
     Where the output is no terminal it is as wide as it needs to be: no number is ever cut off.
     """
-    _print_line(console, header_line(results))
+    print_line(console, header_line(results))
     print_cells(result_table(results), console)
     lines = (source_lines, note_lines, missing_lines)
     for line in (line for say in lines for line in say(results)):
-        _print_line(console, line)
+        print_line(console, line)
 
 
 def print_measurement(measurement: Measurement, console: Console) -> None:
@@ -52,9 +52,9 @@ def print_measurement(measurement: Measurement, console: Console) -> None:
     if measurement.groups:
         print_cells(group_table(measurement.metrics, measurement.groups), console)
         for line in macro_lines(measurement.macro):
-            _print_line(console, line)
+            print_line(console, line)
     remarks = (f"{plain(name).replace('_', ' ')}: {n}" for name, n in measurement.notes.items())
-    _print_line(console, "; ".join((f"{measurement.n_rows} rows", *remarks)))
+    print_line(console, "; ".join((f"{measurement.n_rows} rows", *remarks)))
 
 
 def print_cells(table: Table, console: Console) -> None:
@@ -93,27 +93,27 @@ def _foldable_chars(table: Table) -> int:
 def to_markdown(results: Results) -> str:
     """Return report.md: settings, the table, coverage and failures, groups, cost."""
     sections = [
-        _escaped(header_line(results)),
-        _markdown_table(result_table(results)),
+        escaped(header_line(results)),
+        markdown_table(result_table(results)),
         *_coverage_section(results),
         *_group_sections(results),
-        "## Cost\n\n" + _markdown_table(usage_table(results)),
+        "## Cost\n\n" + markdown_table(usage_table(results)),
     ]
     if results.times:
         times = (f"{plain(key)}: {plain(value)}" for key, value in results.times.items())
-        sections.append("\n".join(f"- {_escaped(line)}" for line in times))
+        sections.append("\n".join(f"- {escaped(line)}" for line in times))
     return "\n\n".join(sections) + "\n"
 
 
 def _coverage_section(results: Results) -> Iterator[str]:
     yield "## Coverage"
     lines = [
-        f"- {_escaped(plain(name))}: {coverage_text(task.coverage)}"
+        f"- {escaped(plain(name))}: {coverage_text(task.coverage)}"
         for name, task in results.tasks.items()
     ]
     kinds = {kind for task in results.tasks.values() for kind in counts(task.coverage, ADVICE)}
     lines += [f"- *{kind}*: {ADVICE[kind]}" for kind in ADVICE if kind in kinds]
-    lines += [f"- {_escaped(line)}" for say in (source_lines, note_lines) for line in say(results)]
+    lines += [f"- {escaped(line)}" for say in (source_lines, note_lines) for line in say(results)]
     yield "\n".join(lines)
     for name, task in results.tasks.items():
         if task.failures:
@@ -122,25 +122,26 @@ def _coverage_section(results: Results) -> Iterator[str]:
 
 def _failures(name: str, task: TaskResults) -> str:
     shown = islice(task.failures.items(), N_FAILURES_SHOWN)
-    lines = [f"- {_escaped(plain(key))}: {_escaped(plain(text))}" for key, text in shown]
+    lines = [f"- {escaped(plain(key))}: {escaped(plain(text))}" for key, text in shown]
     n_missing = task.coverage.n_attempted - task.coverage.n_scored
     if n_missing > len(lines):
         lines.append(f"- … {n_missing} in all; each is in the records of the run directory")
-    return "\n".join([f"Missing examples of {_escaped(plain(name))}:", "", *lines])
+    return "\n".join([f"Missing examples of {escaped(plain(name))}:", "", *lines])
 
 
 def _group_sections(results: Results) -> Iterator[str]:
     for name, task in results.tasks.items():
         if task.groups:
-            macro = "\n".join(f"- {_escaped(line)}" for line in macro_lines(task.macro))
-            table = _markdown_table(group_table(task.metrics, task.groups))
-            yield f"## {_escaped(plain(name))} by group\n\n{table}\n\n{macro}".rstrip()
+            macro = "\n".join(f"- {escaped(line)}" for line in macro_lines(task.macro))
+            table = markdown_table(group_table(task.metrics, task.groups))
+            yield f"## {escaped(plain(name))} by group\n\n{table}\n\n{macro}".rstrip()
 
 
-def _markdown_table(table: Table) -> str:
+def markdown_table(table: Table) -> str:
+    """Return a table as Markdown has it, with every cell escaped."""
     titles = [column.title for column in table.columns]
     rules = ["---:" if column.kind == "number" else ":---" for column in table.columns]
-    head, *body = [[_escaped(cell) for cell in row] for row in (titles, *table.rows)]
+    head, *body = [[escaped(cell) for cell in row] for row in (titles, *table.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, rules, *body))
 
 
@@ -151,10 +152,11 @@ _MARKUP = re.compile(
 )
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """Escape what Markdown or HTML would obey, and leave names and intervals readable."""
     return _MARKUP.sub(lambda found: f"\\{found[0]}", text)
 
 
-def _print_line(console: Console, line: str) -> None:
+def print_line(console: Console, line: str) -> None:
+    """Print a line as it is: wrapped softly, with nothing in it taken for markup."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)

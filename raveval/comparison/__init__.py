@@ -1,0 +1,185 @@
+"""Compares runs on the same examples: how large a difference is, and whether it is one.
+
+The first run is the baseline; every other one is compared with it, task by task and estimate by
+estimate, on the examples that were scored in both. Run directories are all it needs. Who may be
+compared with whom stands in `pairing`, how an estimate is compared in `estimates`, the statistics
+in `paired` and `mcnemar`.
+
+Many tests find differences by chance. The tests that a conclusion rests on are the family: one
+estimate for each task and compared run, the first of `PRIMARY` that the task has, or those that
+were asked for by name. Holm's correction holds over the family; p-values outside of it are
+unadjusted and shown as such. Other scorings of the same answers are near-duplicates, and would only
+dilute it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import groupby
+from pathlib import Path
+
+from raveval.comparison.estimates import differences_of
+from raveval.comparison.paired import holm
+from raveval.comparison.pairing import (
+    OpenRun,
+    Paired,
+    check_comparable,
+    check_finished,
+    open_run,
+    pair,
+    read_records,
+)
+from raveval.comparison.results import ComparedRun, Comparison, Difference, Pairing, Verdict
+from raveval.errors import ConfigError, MismatchError, nearest
+from raveval.evaluate import load_metric
+
+__all__ = [
+    "PRIMARY",
+    "ComparedRun",
+    "Comparison",
+    "Difference",
+    "Pairing",
+    "Verdict",
+    "compare",
+]
+
+ALPHA = 0.05
+
+PRIMARY = (
+    "accuracy",
+    "exact_match",
+    "greedy_accuracy",
+    "word_perplexity",
+    "byte_perplexity",
+    "char_perplexity",
+    "token_perplexity",
+)
+"""The estimate that a task's conclusion rests on is the first of these that it has.
+
+Words and bytes come before tokens: perplexities per token cannot be compared between tokenizers.
+"""
+
+PER_TOKEN = ("token_perplexity", "token_perplexity_finite", "nats_per_token", "entropy_nats")
+"""Estimates that mean something else where the other run's tokenizer cuts other tokens."""
+
+
+def compare(
+    runs: Sequence[str | Path], *, metrics: Sequence[str] = (), tasks: Sequence[str] = ()
+) -> Comparison:
+    """Compare finished runs with the first of them, from their files alone.
+
+    Args:
+        runs: run directories; the first one is the baseline.
+        metrics: names of estimates to compare, which are then the family; all where there are none.
+        tasks: the tasks to compare; all that the runs have in common where there are none.
+
+    Raises:
+        ConfigError: fewer than two runs, or an unknown name.
+        DataError: no run there, or one that is not finished.
+        MismatchError: runs that were asked or scored differently; the message names the key.
+    """
+    if isinstance(runs, str | Path) or len(runs) < 2:
+        raise ConfigError("comparing takes at least two run directories, the baseline first")
+    baseline, *others = [open_run(directory) for directory in runs]
+    names = [run.name for run in others]
+    if len(set(names)) < len(names):
+        raise ConfigError(f"a run stands twice among {', '.join(names)}; name each once")
+    shared, remarks = _shared_tasks([baseline, *others], tasks)
+    _check_metrics(metrics, baseline, shared)
+    for run in others:
+        for task in shared:
+            check_comparable(baseline, run, task)
+    for run in (baseline, *others):
+        check_finished(run, shared)
+    pairings: list[Pairing] = []
+    differences: list[Difference] = []
+    for task in shared:
+        columns = baseline.columns(task)
+        records = read_records(baseline, baseline.shards(task), columns)
+        for run in others:
+            found = pair(
+                records,
+                read_records(run, run.shards(task), columns),
+                where=f"{baseline.name} and {run.name}: task {task!r}",
+            )
+            pairings.append(_pairing(task, run.name, found))
+            for name in run.tasks[task]["metrics"]:
+                each = differences_of(load_metric(name), found, metrics, task=task, run=run.name)
+                differences += each
+    return Comparison(
+        ComparedRun(baseline.name, baseline.model),
+        tuple(ComparedRun(run.name, run.model) for run in others),
+        tuple(pairings),
+        _judged(differences, are_asked=bool(metrics)),
+        tuple(remarks),
+    )
+
+
+def _shared_tasks(runs: Sequence[OpenRun], wanted: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the tasks that all runs have, and remarks on those that only some have."""
+    known = list(dict.fromkeys(task for run in runs for task in run.tasks))
+    for task in wanted:
+        if task not in known:
+            raise ConfigError(f"no run has a task {task!r}; {nearest(task, known)}")
+    shared, remarks = [], []
+    for task in [task for task in known if not wanted or task in wanted]:
+        having = [run.name for run in runs if task in run.tasks]
+        if len(having) == len(runs):
+            shared.append(task)
+            continue
+        if task in wanted:
+            raise MismatchError(f"task {task!r} is only in {', '.join(having)}; evaluate it there")
+        remarks.append(f"{task}: not compared, only in {', '.join(having)}")
+    if not shared:
+        raise MismatchError(f"the runs have no task in common ({'; '.join(remarks)})")
+    return shared, remarks
+
+
+def _pairing(task: str, run: str, found: Paired) -> Pairing:
+    counts = (found.n_only_a, found.n_only_b, found.n_neither)
+    return Pairing(task, run, len(found.a), *counts, found.n_clusters)
+
+
+def _check_metrics(metrics: Sequence[str], run: OpenRun, tasks: Sequence[str]) -> None:
+    families = {name for task in tasks for name in run.tasks[task]["metrics"]}
+    loaded = [load_metric(name) for name in sorted(families)]
+    known = [estimate for metric in loaded for estimate in metric.compute(metric.init())]
+    for name in metrics:
+        if name not in known:
+            raise ConfigError(f"no task has an estimate {name!r}; {nearest(name, known)}")
+
+
+def _judged(differences: Sequence[Difference], *, are_asked: bool) -> tuple[Difference, ...]:
+    """Return the differences with p adjusted in the family, and what each of them says."""
+    family = [d for d in differences if d.p is not None]
+    if not are_asked:
+        by_comparison = groupby(family, key=lambda d: (d.task, d.run))
+        family = [_primary(list(several)) for _, several in by_comparison]
+    adjusted = holm([d.p for d in family if d.p is not None])
+    places = {(d.task, d.run, d.metric): p for d, p in zip(family, adjusted, strict=True)}
+    found = (replace(d, p_holm=places.get((d.task, d.run, d.metric))) for d in differences)
+    return tuple(replace(d, verdict=_verdict(d)) for d in found)
+
+
+def _primary(differences: Sequence[Difference]) -> Difference:
+    """Return the one that the task's conclusion rests on."""
+    by_name = {d.metric: d for d in differences}
+    with_direction = [d for d in differences if d.higher_is_better is not None]
+    known = (by_name[name] for name in PRIMARY if name in by_name)
+    return next(known, (with_direction or list(differences))[0])
+
+
+def _verdict(d: Difference) -> Verdict:
+    p = d.p if d.p_holm is None else d.p_holm
+    if p is None or d.difference is None:
+        return Verdict.NOT_TESTED
+    if d.n_differing == 0:
+        return Verdict.IDENTICAL
+    if d.metric in PER_TOKEN and d.has_other_denominators:
+        return Verdict.NOT_COMPARABLE
+    if p > ALPHA or d.difference == 0:
+        return Verdict.NOT_SHOWN
+    if d.higher_is_better is None:
+        return Verdict.DIFFERENT
+    return Verdict.BETTER if (d.difference > 0) == d.higher_is_better else Verdict.WORSE
