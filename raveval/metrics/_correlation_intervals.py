@@ -1,0 +1,165 @@
+"""Chooses how far each correlation may be off: by formula, by replicates, or among clusters.
+
+Which method an estimate gets depends on the counts alone; `correlation` says which and why.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from raveval.metrics import _correlation_errors as errors
+from raveval.metrics._bootstrap import percentile95
+from raveval.metrics._exact import Doubles, Integers
+from raveval.metrics._intervals import Z95, student95
+from raveval.metrics._joint_counts import NO_CLUSTER, Run, cluster_keys
+from raveval.metrics._ranks import Cells
+
+MOST_CELLS = 2048
+"""Distinct pairs up to which replicates are drawn: a second for so many, a tenth for a grid."""
+
+MOST_CLUSTERED_ROWS = 1 << 16
+"""Rows of cluster and pair up to which clusters are resampled."""
+
+_LEAST_PAIRS = 4
+_NO_SPREAD = 1e-9  # of stderr * sqrt(n), which is of order 1 where there is any spread
+_MOST_UNDEFINED = 0.05  # of the replicates; with more, their percentiles say little
+
+
+class Spread(NamedTuple):
+    """How far an estimate may be off, by the method `interval`."""
+
+    stderr: float
+    low: float
+    high: float
+    interval: str
+
+
+Coefficients = Mapping[str, float]
+
+
+def spreads(
+    run: Run, cells: Cells, values: Coefficients, difference: Integers
+) -> Mapping[str, Spread]:
+    """Return the spread of each coefficient that has one; its interval holds the value.
+
+    Args:
+        run: all rows.
+        cells: the table of them; neither side is constant.
+        values: the coefficients by name; without "pearson" where a rating is infinite.
+        difference: the result of `concordance`.
+    """
+    imperfect = {name: value for name, value in values.items() if abs(value) < 1}
+    if cells.n < _LEAST_PAIRS:
+        return {}
+    if run.clusters is None:
+        found = _over_pairs(cells, imperfect, difference)
+    elif _knows_clusters(run):
+        found = _over_clusters(run, cells, imperfect, difference)
+    else:
+        return {}
+    return {
+        name: _holding(spread, values[name])
+        for name, spread in found
+        if spread.stderr * math.sqrt(cells.n) > _NO_SPREAD
+    }
+
+
+def _holding(spread: Spread, value: float) -> Spread:
+    low, high = max(-1.0, min(spread.low, value)), min(1.0, max(spread.high, value))
+    return spread._replace(low=low, high=high)
+
+
+def _knows_clusters(run: Run) -> bool:
+    """Whether each row has a cluster, and there are at least two."""
+    keys = np.unique(cluster_keys(run))
+    return len(keys) > 1 and NO_CLUSTER not in keys
+
+
+def _over_pairs(
+    cells: Cells, values: Coefficients, difference: Integers
+) -> Iterator[tuple[str, Spread]]:
+    n = cells.n
+    if "pearson" in values:
+        yield "pearson", _fisher(values["pearson"], 1 / math.sqrt(n - 3), "fisher-z95")
+    if "spearman" in values:
+        rho = values["spearman"]
+        if len(cells.counts) <= MOST_CELLS:
+            tables = errors.resampled_pairs(cells)
+            replicates = [errors.spearman_replicates(each, cells) for each in tables]
+            yield from _of_replicates("spearman", replicates, "bootstrap95")
+        else:
+            stderr = math.sqrt((1 + rho * rho / 2) / (n - 3))
+            yield "spearman", _fisher(rho, stderr, "bonett-wright95")
+    for name, influence in _kendall_influences(cells, values, difference):
+        stderr = errors.standard_error(cells, influence)
+        yield name, _symmetric(values[name], stderr, Z95, "brown-benedetti95")
+
+
+def _over_clusters(
+    run: Run, cells: Cells, values: Coefficients, difference: Integers
+) -> Iterator[tuple[str, Spread]]:
+    if len(cells.counts) <= MOST_CELLS and len(run) <= MOST_CLUSTERED_ROWS:
+        yield from _over_resampled_clusters(run, cells, values)
+        return
+    quantile = student95(len(np.unique(cluster_keys(run))) - 1)
+    influences = dict(_kendall_influences(cells, values, difference))
+    if "spearman" in values:
+        influences["spearman"] = errors.spearman_influence(cells, values["spearman"])
+    if "pearson" in values:
+        influences["pearson"] = errors.pearson_influence(cells, values["pearson"])
+    for name, influence in influences.items():
+        stderr = errors.clustered_error(run, cells, influence)
+        if math.isfinite(stderr):
+            yield name, _symmetric(values[name], stderr, quantile, "cluster-t95")
+
+
+def _over_resampled_clusters(
+    run: Run, cells: Cells, values: Coefficients
+) -> Iterator[tuple[str, Spread]]:
+    signs = errors.orders(cells)
+    replicates: dict[str, list[Doubles]] = {name: [] for name in values}
+    for tables in errors.resampled_clusters(run, cells):
+        found = errors.kendall_replicates(tables, cells, signs)
+        found["spearman"] = errors.spearman_replicates(tables, cells)
+        if "pearson" in values:
+            found["pearson"] = errors.pearson_replicates(tables, cells)
+        for name in values:
+            replicates[name].append(found[name])
+    for name in values:
+        yield from _of_replicates(name, replicates[name], "cluster-bootstrap95")
+
+
+def _kendall_influences(
+    cells: Cells, values: Coefficients, difference: Integers
+) -> Iterator[tuple[str, Doubles]]:
+    for name, influence in (
+        ("kendall_tau_b", errors.tau_b_influence),
+        ("kendall_tau_c", errors.tau_c_influence),
+    ):
+        if name in values:
+            yield name, influence(cells, difference, values[name])
+
+
+def _fisher(value: float, stderr: float, method: str) -> Spread:
+    """Return the interval that has the half-width 1.96 `stderr` on the scale of atanh."""
+    z = math.atanh(value)
+    low, high = math.tanh(z - Z95 * stderr), math.tanh(z + Z95 * stderr)
+    return Spread((1 - value * value) * stderr, low, high, method)
+
+
+def _symmetric(value: float, stderr: float, quantile: float, method: str) -> Spread:
+    return Spread(stderr, value - quantile * stderr, value + quantile * stderr, method)
+
+
+def _of_replicates(
+    name: str, replicates: Iterable[Doubles], method: str
+) -> Iterator[tuple[str, Spread]]:
+    values = np.concatenate(tuple(replicates))
+    is_undefined = np.isnan(values)
+    if is_undefined.mean() <= _MOST_UNDEFINED:
+        low, high = percentile95(values)
+        yield name, Spread(float(values[~is_undefined].std(ddof=1)), low, high, method)
