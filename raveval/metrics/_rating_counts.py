@@ -7,24 +7,17 @@ an integer in units of 2^-1074, and nothing depends on the order of the rows.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 
 import numpy as np
 import pyarrow as pa
 
-from raveval.metrics import _intervals as intervals
-from raveval.metrics._exact import SCALE_BITS, Doubles, Integers, root
+from raveval.metrics._exact import SCALE_BITS, Doubles, Integers
 from raveval.metrics._state import Counts, StateReader
-from raveval.types import Estimate
 
 MISSING = 0
 """The ordinal of a missing rating; no rating has it."""
-
-RATING_UNIT = "rating"
-"""Unit of what is measured on the ratings' own scale."""
 
 _SIGN = 1 << 63
 _MASK = (1 << 64) - 1
@@ -73,23 +66,28 @@ def count_ratings(*columns: Doubles) -> Counts:
     [1, 2]
     """
     codes: Integers = np.zeros(len(columns[0]), np.int64)
-    ordinals: list[list[int]] = []
+    keys: list[tuple[int, ...]] = [()]
+    counts = np.array([len(codes)])
     for values in columns:
         found = pa.array(values).dictionary_encode()  # NaN is a value like others here
-        ordinals.append([ordinal(value) for value in found.dictionary.to_pylist()])
-        codes = codes * len(ordinals[-1]) + found.indices.to_numpy()
-    shape = tuple(map(len, ordinals))
-    if math.prod(shape) > _MOST_CELLS:
-        cells, counts = np.unique(codes, return_counts=True)
-    else:
-        dense = np.bincount(codes, minlength=1)
-        cells = np.flatnonzero(dense)
-        counts = dense[cells]
-    if not len(cells):
-        return {}
-    places = zip(*(part.tolist() for part in np.unravel_index(cells, shape)), strict=True)
-    keys = (tuple(map(list.__getitem__, ordinals, place)) for place in places)
+        ordinals = [ordinal(value) for value in found.dictionary.to_pylist()]
+        codes = codes * len(ordinals) + found.indices.to_numpy()
+        cells, counts, codes = _cells(codes, len(keys) * len(ordinals))
+        places = (divmod(cell, len(ordinals)) for cell in cells.tolist())
+        keys = [(*keys[before], ordinals[here]) for before, here in places]
     return dict(zip(keys, counts.tolist(), strict=True))
+
+
+def _cells(codes: Integers, n_codes: int) -> tuple[Integers, Integers, Integers]:
+    """Return the codes that occur, how often each does, and the place of each row's among them."""
+    if n_codes > _MOST_CELLS:
+        cells, places, counts = np.unique(codes, return_inverse=True, return_counts=True)
+        return cells, counts, places
+    dense = np.bincount(codes, minlength=n_codes)
+    cells = np.flatnonzero(dense)
+    place_of = np.zeros(n_codes, np.int64)
+    place_of[cells] = np.arange(len(cells))
+    return cells, dense[cells], place_of[codes]
 
 
 def check_ratings(key: str, table: Iterable[Sequence[int]], read: StateReader) -> None:
@@ -102,66 +100,3 @@ def check_ratings(key: str, table: Iterable[Sequence[int]], read: StateReader) -
         for part in cell:
             if part > _MASK or ordinal(number(part) + 0.0) != part:
                 raise read.fail(f"{key}: {part} stands for no rating")
-
-
-def mean(
-    values: Iterable[tuple[int, int]], *, unit: str, higher_is_better: bool | None
-) -> Estimate:
-    """Return the mean of values that occur so often, with Student's interval.
-
-    There is no interval for fewer than two values, nor where all are equal: nothing then tells how
-    far others would lie.
-
-    Args:
-        values: pairs of a value in units of 2^-1074 and its count.
-        unit: of the estimate.
-        higher_is_better: which way is better.
-    """
-    n = total = squares = 0
-    for value, count in values:
-        n += count
-        total += count * value
-        squares += count * value * value
-    if n == 0:
-        return intervals.undefined("n=0", unit=unit, higher_is_better=higher_is_better)
-    try:
-        centre = float(Fraction(total, n << SCALE_BITS))
-        spread = n * squares - total * total
-        variance = Fraction(spread, n * n * max(1, n - 1) << (2 * SCALE_BITS))
-        return centred(
-            centre,
-            root(variance) if n > 1 else None,
-            unit=unit,
-            n=n,
-            higher_is_better=higher_is_better,
-        )
-    except OverflowError:
-        return intervals.undefined("overflow", unit=unit, n=n, higher_is_better=higher_is_better)
-
-
-def centred(
-    value: float, stderr: float | None, *, unit: str, n: int, higher_is_better: bool | None
-) -> Estimate:
-    """Return the estimate of a mean of `n` values, with Student's interval.
-
-    None without a standard error, or where it is 0.
-
-    Raises:
-        OverflowError: an end of the interval is beyond the largest double.
-    """
-    if not stderr:
-        return Estimate(value, unit, n, stderr=stderr, higher_is_better=higher_is_better)
-    half_width = intervals.student95(n - 1) * stderr
-    low, high = value - half_width, value + half_width
-    if not np.isfinite([low, high]).all():
-        raise OverflowError("the interval is beyond the largest double")
-    return Estimate(
-        value,
-        unit,
-        n,
-        stderr=stderr,
-        low=low,
-        high=high,
-        interval="t95",
-        higher_is_better=higher_is_better,
-    )

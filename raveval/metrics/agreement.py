@@ -42,10 +42,8 @@ from raveval.metrics import _intervals as intervals
 from raveval.metrics._exact import Doubles
 from raveval.metrics._rating_counts import (
     MISSING,
-    RATING_UNIT,
     check_ratings,
     count_ratings,
-    mean,
     number,
     whole,
 )
@@ -57,6 +55,7 @@ from raveval.metrics._ratings import (
     read_ratings,
 )
 from raveval.metrics._state import Counts, add_counts, read_state, write_counts, write_state
+from raveval.metrics._value_counts import mean
 from raveval.types import Estimate
 
 _ADJACENT = 1 + 1e-9
@@ -189,8 +188,8 @@ def _by_distance(both: tables.Cells) -> dict[str, Estimate]:
     differences = [(x - y, count) for (x, y), count in cells.items()]
     sizes = [(abs(difference), count) for difference, count in differences]
     estimates = {
-        "mean_difference": mean(differences, unit=RATING_UNIT, higher_is_better=None),
-        "mean_absolute_difference": mean(sizes, unit=RATING_UNIT, higher_is_better=False),
+        "mean_difference": mean(differences, higher_is_better=None),
+        "mean_absolute_difference": mean(sizes, higher_is_better=False),
         "cohen_kappa_linear": tables.kappa(table, "linear"),
         "cohen_kappa_quadratic": tables.kappa(table, "quadratic"),
         "krippendorff_alpha_interval": tables.alpha(table, "interval"),

@@ -71,6 +71,8 @@ STRATEGIES: Mapping[tuple[str, bool], st.SearchStrategy[Any]] = {
     # every finite rating above is a multiple of 1/3
     ("rating_denominator", False): st.sampled_from([3, 6, None]),
     ("reference_rating_denominator", False): st.sampled_from([3, 6, None]),
+    ("scale_lowest", False): st.sampled_from([0.0, 1.0, None]),
+    ("scale_highest", False): st.sampled_from([4.0, 5.0, None]),
     ("preferred", False): st.sampled_from(["a", "b", "tie"]),
     ("verdict", False): labels,
     ("verdict_swapped", False): labels,
