@@ -1,17 +1,18 @@
 """Computes a metric on predictions that already exist: no model, no run, constant memory.
 
 It answers what a file of predictions is worth; how predictions are made is not its business. Rows
-are read a few thousand at a time and added to the metric's state, so that any number of files of
+are read some thousands at a time and added to the metric's state, so that any number of files of
 any size can be measured, in any order, to the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,7 +26,7 @@ from raveval.prediction_files import ABSENT, JsonRows, Rows, read_rows, read_squ
 from raveval.types import Estimate, Status
 
 Source: TypeAlias = pa.Table | str | Path | Sequence[str | Path]
-"""A table in memory, or files of predictions (JSON Lines, JSON or Parquet)."""
+"""A table in memory, or files of predictions (JSON Lines, JSON or Parquet), or folders of them."""
 
 GROUP = pa.field("group", pa.string())
 
@@ -68,7 +69,8 @@ def measure(
 
     Args:
         metric: a metric's name; a dotted one reaches a module of your own.
-        source: a table, or the path or paths of files.
+        source: a table, or the path or paths of files; a folder stands for its Parquet and JSON
+            Lines files.
         columns: which field of the source holds a column of the metric, where the names differ;
             a path such as `prediction.text` leads into nested values.
         constants: columns of the metric that have one value for all rows, as the denominator of a
@@ -93,11 +95,12 @@ def measure(
     """
     plugin = load_metric(metric)
     notes: dict[str, int] = {}
+    mapping, given = dict(columns or {}), dict(constants or {})
     if references is not None or predictions is not None:
         rows = _official_pair(plugin, source, columns, references, predictions, notes)
     else:
-        rows = _all_rows(source)
-    mapping, given = dict(columns or {}), dict(constants or {})
+        names = (*(column.name for column in plugin.columns), GROUP.name, _STATUS)
+        rows = _all_rows(source, {mapping.get(name, name) for name in names})
     _check_columns(plugin, mapping, given)
     states, n_rows = {POOLED: plugin.init()}, 0
     for part in rows:
@@ -120,7 +123,7 @@ def measure(
     )
 
 
-def _all_rows(source: Source | None) -> Iterator[Rows]:
+def _all_rows(source: Source | None, fields: Collection[str]) -> Iterator[Rows]:
     if source is None or (isinstance(source, Sequence) and not source):
         raise ConfigError("nothing to measure: give a table or files of predictions")
     if isinstance(source, pa.Table):
@@ -132,7 +135,7 @@ def _all_rows(source: Source | None) -> Iterator[Rows]:
                 f"nothing to measure: a source is a table or paths of files, given a "
                 f"{type(path).__name__}; pyarrow.Table.from_pylist(rows) makes a table of rows"
             )
-    return (rows for path in paths for rows in read_rows(Path(path)))
+    return (rows for path in paths for rows in read_rows(Path(path), fields))
 
 
 def _official_pair(
@@ -184,6 +187,12 @@ def _scored(rows: Rows, mapping: Mapping[str, str], notes: dict[str, int]) -> Ro
     """Return the rows that enter the metric; count the others by status."""
     path = mapping.get(_STATUS, _STATUS)
     values = rows.values(path)
+    if values is None and _STATUS in mapping:
+        raise _missing(rows, 0, _STATUS, path)
+    if values is None:
+        return rows
+    if isinstance(values, pa.StringArray | pa.LargeStringArray):
+        return _scored_texts(rows, values, notes)
     kept: list[int] = []
     for index, value in enumerate(values.to_pylist() if isinstance(values, pa.Array) else values):
         if value is ABSENT and _STATUS in mapping:
@@ -193,6 +202,21 @@ def _scored(rows: Rows, mapping: Mapping[str, str], notes: dict[str, int]) -> Ro
         else:
             notes[f"status_{value}"] = notes.get(f"status_{value}", 0) + 1
     return rows if len(kept) == len(rows) else rows.keep(kept)
+
+
+def _scored_texts(rows: Rows, statuses: pa.Array, notes: dict[str, int]) -> Rows:
+    """Do the same for a whole column at once."""
+    unscored: list[str] = []
+    for entry in pc.value_counts(statuses).to_pylist():
+        status, count = entry["values"], entry["counts"]
+        if status is None or _is_scored(status, rows, pc.index(statuses, status).as_py()):
+            continue
+        unscored.append(status)
+        notes[f"status_{status}"] = notes.get(f"status_{status}", 0) + count
+    if not unscored:
+        return rows
+    is_unscored = pc.is_in(statuses, value_set=pa.array(unscored, statuses.type))
+    return rows.keep(np.flatnonzero(~is_unscored.to_numpy(zero_copy_only=False)))
 
 
 def _is_scored(value: object, rows: Rows, index: int) -> bool:
@@ -232,12 +256,25 @@ def _updated(plugin: Metric[Any], state: Any, table: pa.Table, rows: Rows) -> An
     try:
         return plugin.update(state, table)
     except DataError:
-        for index in range(len(table)):
-            try:
-                plugin.update(plugin.init(), table.slice(index, 1))
-            except DataError as exc:
-                raise DataError(f"{rows.place(index)}: {exc}") from exc
+        index = _first_failing(lambda n: plugin.update(plugin.init(), table.slice(0, n)), len(rows))
+        try:
+            plugin.update(plugin.init(), table.slice(index, 1))
+        except DataError as exc:
+            raise DataError(f"{rows.place(index)}: {exc}") from exc
         raise
+
+
+def _first_failing(take: Callable[[int], object], n: int) -> int:
+    """Return the row with which the first rows fail; all `n` together do."""
+    low, high = 0, n  # the first `low` rows pass, the first `high` fail
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            take(middle)
+            low = middle
+        except DataError:
+            high = middle
+    return low
 
 
 def _table(
@@ -251,13 +288,15 @@ def _table(
             continue
         path = mapping.get(column.name, column.name)
         values = rows.values(path)
+        is_required = column.name in plugin.needs or column.name in mapping
+        if values is None and is_required:
+            raise _missing(rows, 0, column.name, path)
+        if values is None:
+            continue
         if not isinstance(values, pa.Array):
             absent = [index for index, value in enumerate(values) if value is ABSENT]
-            is_required = column.name in plugin.needs or column.name in mapping
             if absent and is_required:
                 raise _missing(rows, absent[0], column.name, path)
-            if len(absent) == len(rows):
-                continue
             values = [None if value is ABSENT else value for value in values]
         if column.name in _LABELS:
             values = _as_labels(values)
@@ -292,12 +331,12 @@ def _typed(values: Sequence[Any] | pa.Array, field: pa.Field, rows: Rows, path: 
     try:
         return _as_array(values, field)
     except DataError as whole:
-        for index in range(len(rows)):
-            try:
-                _as_array(rows.keep([index]).values(path), field)
-            except DataError as exc:
-                raise DataError(f"{rows.place(index)}: field {path!r} as {exc}") from exc
-        raise DataError(f"{rows.place(0)} and after: field {path!r} as {whole}") from whole
+        index = _first_failing(lambda n: _as_array(values[:n], field), len(rows))
+        try:
+            _as_array(values[index : index + 1], field)
+        except DataError as exc:
+            raise DataError(f"{rows.place(index)}: field {path!r} as {exc}") from exc
+        raise DataError(f"{rows.place(index)}: field {path!r} as {whole}") from whole
 
 
 def _holds_boolean(value: object) -> bool:

@@ -1,31 +1,38 @@
 """Reads files of existing predictions, a bounded number of rows at a time.
 
-JSON Lines and Parquet are streamed. A `.json` file that holds one list of objects, or one object
-with a single such list in it, is read whole. A field is named by its path: `a.b` is b inside a;
-inside a list the rest of the path is taken from each element, or from one where it is a number.
+JSON Lines and Parquet are streamed, of Parquet only the columns that are asked for; a folder stands
+for the files in it that can be streamed. A `.json` file that holds one list of objects, or one
+object with a single such list in it, is read whole. A field is named by its path: `a.b` is b inside
+a; inside a list the rest of the path is taken from each element, or from one where it is a number.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from raveval.errors import DataError
 
 ABSENT: Any = object()
 """In the place of a value: the row has no such field."""
 
-_ROWS_AT_ONCE = 4096
+_JSON_ROWS_AT_ONCE = 1 << 12
+_ARROW_ROWS_AT_ONCE = 1 << 16  # enough for the metrics' kernels to be used
+_BYTES_AT_ONCE = 1 << 26  # fewer rows where they are long: a bound on memory, not on speed
 _JSON_LINES = (".jsonl", ".ndjson")
 _PARQUET = (".parquet", ".pq")
+
+
+Indices: TypeAlias = Sequence[int] | NDArray[np.int64]
 
 
 class Rows(Protocol):
@@ -39,11 +46,11 @@ class Rows(Protocol):
         """Return the names of the top-level fields."""
         ...
 
-    def values(self, path: str) -> Sequence[Any] | pa.Array:
-        """Return a field's value in each row; ABSENT where a row has none."""
+    def values(self, path: str) -> Sequence[Any] | pa.Array | None:
+        """Return a field's value in each row, ABSENT where a row has none; None if no row has."""
         ...
 
-    def keep(self, indices: Sequence[int]) -> Rows:
+    def keep(self, indices: Indices) -> Rows:
         """Return only the rows given."""
         ...
 
@@ -67,11 +74,12 @@ class JsonRows:
         """Return the names of the top-level fields of any row."""
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
-    def values(self, path: str) -> Sequence[Any]:
-        """Return a field's value in each row; ABSENT where a row has none."""
-        return [_field(row, path) for row in self.rows]
+    def values(self, path: str) -> Sequence[Any] | None:
+        """Return a field's value in each row, ABSENT where a row has none; None if no row has."""
+        values = [_field(row, path) for row in self.rows]
+        return None if all(value is ABSENT for value in values) else values
 
-    def keep(self, indices: Sequence[int]) -> JsonRows:
+    def keep(self, indices: Indices) -> JsonRows:
         """Return only the rows given."""
         return JsonRows([self.rows[i] for i in indices], [self.places[i] for i in indices])
 
@@ -82,11 +90,15 @@ class JsonRows:
 
 @dataclass(frozen=True, slots=True)
 class ArrowRows:
-    """Rows of a table, with their numbers in the whole source, counted from 1."""
+    """Rows of a table, with their numbers in the whole source, counted from 1.
+
+    The source may have more columns than were read: `names` are all of them.
+    """
 
     table: pa.Table
     source: str
-    numbers: Sequence[int]
+    numbers: range | NDArray[np.int64]
+    names: Sequence[str]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -94,40 +106,45 @@ class ArrowRows:
 
     def fields(self) -> list[str]:
         """Return the names of the columns."""
-        return list(self.table.column_names)
+        return list(self.names)
 
-    def values(self, path: str) -> Sequence[Any] | pa.Array:
-        """Return a column, or a field inside it; ABSENT for each row where there is none."""
+    def values(self, path: str) -> Sequence[Any] | pa.Array | None:
+        """Return a column, or what is inside it; None where there is none."""
         names = self.table.column_names
         if path in names:
             return self.table.column(path).combine_chunks()
         top, _, rest = path.partition(".")
         if not rest or top not in names:
-            return [ABSENT] * len(self)
+            return None
         return [_field(value, rest) for value in self.table.column(top).to_pylist()]
 
-    def keep(self, indices: Sequence[int]) -> ArrowRows:
+    def keep(self, indices: Indices) -> ArrowRows:
         """Return only the rows given."""
-        chosen = self.table.take(pa.array(indices, pa.int64()))
-        return ArrowRows(chosen, self.source, [self.numbers[i] for i in indices])
+        chosen = np.asarray(indices, np.int64)
+        numbers = np.asarray(self.numbers, np.int64)[chosen]
+        return ArrowRows(self.table.take(chosen), self.source, numbers, self.names)
 
     def place(self, index: int) -> str:
         """Return where a row stands, for people."""
         return f"{self.source}, row {self.numbers[index]}"
 
 
-def read_rows(path: Path) -> Iterator[Rows]:
-    """Yield the rows of a file, a bounded number at a time.
+def read_rows(path: Path, fields: Collection[str]) -> Iterator[Rows]:
+    """Yield the rows of a file, or of each file in a folder, a bounded number at a time.
+
+    Args:
+        path: the file, or a folder, whose files are taken in the order of their names.
+        fields: paths of the fields that will be asked for; no others need be read.
 
     Raises:
         DataError: the file is missing, of another kind, or malformed (with its line).
     """
     if path.is_dir():
-        raise DataError(f"{path}: is a directory; give the files in it")
+        return (rows for file in _files_in(path) for rows in read_rows(file, fields))
     if not path.exists():
         raise DataError(f"{path}: no such file (looked from {Path.cwd()})")
     if path.suffix in _PARQUET:
-        return _read_parquet(path)
+        return _read_parquet(path, fields)
     if path.suffix in _JSON_LINES:
         return _read_json_lines(path)
     if path.suffix == ".json":
@@ -136,11 +153,23 @@ def read_rows(path: Path) -> Iterator[Rows]:
     raise DataError(f"{path}: files of predictions end in one of {allowed}")
 
 
+def _files_in(folder: Path) -> list[Path]:
+    streamed = (*_JSON_LINES, *_PARQUET)
+    files = sorted(path for path in folder.iterdir() if path.suffix in streamed and path.is_file())
+    if not files:
+        raise DataError(
+            f"{folder}: no file in this folder ends in one of {', '.join(streamed)}; give files, "
+            "or the folder that holds them itself (of a run directory: records/TASK)"
+        )
+    return files
+
+
 def table_rows(table: pa.Table) -> Iterator[Rows]:
     """Yield the rows of a table, a bounded number at a time."""
-    for start in range(0, len(table), _ROWS_AT_ONCE):
-        part = table.slice(start, _ROWS_AT_ONCE)
-        yield ArrowRows(part, "table", range(start + 1, start + len(part) + 1))
+    for start in range(0, len(table), _ARROW_ROWS_AT_ONCE):
+        part = table.slice(start, _ARROW_ROWS_AT_ONCE)
+        numbers = range(start + 1, start + len(part) + 1)
+        yield ArrowRows(part, "table", numbers, table.column_names)
 
 
 def load_json(path: Path) -> Any:
@@ -211,22 +240,41 @@ def _questions(path: Path) -> list[Mapping[str, Any]]:
     return questions
 
 
-def _read_parquet(path: Path) -> Iterator[Rows]:
+def _read_parquet(path: Path, fields: Collection[str]) -> Iterator[Rows]:
+    tops = {part for field in fields for part in (field, field.partition(".")[0])}
     try:
         with pq.ParquetFile(path) as file:
-            start = 0
-            for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
+            names = file.schema_arrow.names
+            # Without any column, rows would lose their number.
+            columns = [name for name in names if name in tops] or names
+            start, size = 0, _rows_at_once(file.metadata, columns)
+            for batch in file.iter_batches(batch_size=size, columns=columns):
                 numbers = range(start + 1, start + len(batch) + 1)
-                yield ArrowRows(pa.Table.from_batches([batch]), str(path), numbers)
+                yield ArrowRows(pa.Table.from_batches([batch]), str(path), numbers, names)
                 start += len(batch)
     except (pa.ArrowInvalid, OSError) as exc:
         raise DataError(f"{path}: cannot be read as Parquet: {exc}") from exc
 
 
+def _rows_at_once(file: pq.FileMetaData, names: Collection[str]) -> int:
+    """Return how many rows to read at a time, by their mean size in the file's largest group."""
+    n_bytes = 0.0
+    for i in range(file.num_row_groups):
+        group = file.row_group(i)
+        columns = (group.column(j) for j in range(group.num_columns))
+        size = sum(
+            column.total_uncompressed_size
+            for column in columns
+            if column.path_in_schema.partition(".")[0] in names or column.path_in_schema in names
+        )
+        n_bytes = max(n_bytes, size / max(1, group.num_rows))
+    return max(1, min(_ARROW_ROWS_AT_ONCE, int(_BYTES_AT_ONCE / max(1.0, n_bytes))))
+
+
 def _read_json_lines(path: Path) -> Iterator[Rows]:
     with path.open("rb") as file:
         lines = ((n, line) for n, line in enumerate(file, start=1) if line.strip())
-        while chunk := list(islice(lines, _ROWS_AT_ONCE)):
+        while chunk := list(islice(lines, _JSON_ROWS_AT_ONCE)):
             places = [f"{path}:{n}" for n, _ in chunk]
             yield JsonRows([_parse(line, f"{path}:{n}") for n, line in chunk], places)
 
@@ -254,8 +302,8 @@ def _read_json(path: Path) -> Iterator[Rows]:
             f"{path}: expected a list of objects, or an object with exactly one such list in it; "
             "write one object a line to a file that ends in .jsonl"
         )
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        part = rows[start : start + _ROWS_AT_ONCE]
+    for start in range(0, len(rows), _JSON_ROWS_AT_ONCE):
+        part = rows[start : start + _JSON_ROWS_AT_ONCE]
         yield JsonRows(part, [f"{path}, row {start + i}" for i in range(1, len(part) + 1)])
 
 

@@ -239,8 +239,9 @@ def test_malformed_files_are_named(tmp_path: Path):
         measure("squad", two)
     with pytest.raises(DataError, match="no such file"):
         measure("squad", tmp_path / "absent.jsonl")
-    with pytest.raises(DataError, match="is a directory"):
-        measure("squad", tmp_path)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(DataError, match=r"folder: no file in this folder ends in one of \.jsonl"):
+        measure("squad", tmp_path / "folder")
     (tmp_path / "p.csv").write_text("a,b", "utf-8")
     with pytest.raises(DataError, match=r"end in one of \.jsonl"):
         measure("squad", tmp_path / "p.csv")
