@@ -6,10 +6,9 @@ The semantics are not here: `squad` and `squad2` say what an answer is worth.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import chain, pairwise
 from math import gcd, lcm
 from typing import NamedTuple
 
@@ -42,10 +41,6 @@ class Match(NamedTuple):
     denominator: int
 
 
-Matcher = Callable[[str | None, Sequence[str]], Match]
-"""What an answer is worth, given its references."""
-
-
 class Answers(NamedTuple):
     """Columns of predictions (null where there is none) and of lists of references."""
 
@@ -56,6 +51,10 @@ class Answers(NamedTuple):
         """Return how many references each answer has."""
         lengths: Integers = pc.list_value_length(self.references).to_numpy().astype(np.int64)
         return lengths
+
+    def take(self, rows: Integers) -> Answers:
+        """Return some of the answers."""
+        return Answers(self.predictions.take(rows), self.references.take(rows))
 
 
 def read_answers(records: pa.Table) -> Answers:
@@ -96,17 +95,6 @@ class Matches:
             found[f"exact_match{kind}"] = Contribution(exact * u, u)
             found[f"f1{kind}"] = Contribution(f1 * u, u)
         return found
-
-
-def plain_matches(answers: Answers, match: Matcher) -> Matches:
-    """Return the matches of all answers, one by one."""
-    predictions = answers.predictions.to_numpy(zero_copy_only=False).tolist()
-    texts = answers.references.flatten().to_numpy(zero_copy_only=False).tolist()
-    ends = np.cumsum(answers.n_references()).tolist()
-    references = (texts[start:end] for start, end in pairwise([0, *ends]))
-    scores = chain.from_iterable(map(match, predictions, references))
-    columns = np.fromiter(scores, np.int64, 3 * len(predictions)).reshape(-1, 3).T
-    return Matches(columns[0] == 1, columns[1], columns[2])
 
 
 @dataclass(frozen=True, slots=True)

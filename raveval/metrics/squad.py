@@ -46,10 +46,10 @@ from raveval.metrics._answers import (
     AnswerCounts,
     Match,
     check_text_tables,
-    plain_matches,
     read_answer_counts,
     read_answers,
 )
+from raveval.metrics._matching import Rule, matches
 from raveval.metrics._state import read_state, write_state
 from raveval.types import Estimate
 
@@ -141,6 +141,9 @@ def match(prediction: str | None, references: Sequence[str]) -> Match:
     return Match(exact, numerator // divisor, denominator // divisor)
 
 
+RULE = Rule(match, drops_empty=False)
+
+
 @dataclass(frozen=True, slots=True)
 class SquadState:
     """Counts of scores; questions without a prediction (scored 0), and without a reference."""
@@ -169,7 +172,7 @@ class Squad:
         answers = read_answers(records)
         is_counted = answers.n_references() > 0
         added = SquadState(
-            plain_matches(answers, match).counts(is_counted),
+            matches(answers, RULE, n_before=state.scores.n).counts(is_counted),
             n_unanswered=int((is_counted & np.asarray(answers.predictions.is_null())).sum()),
             n_unreferenced=int((~is_counted).sum()),
         )
@@ -198,7 +201,7 @@ class Squad:
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return both scores of each question; one without references adds nothing."""
         answers = read_answers(records)
-        return plain_matches(answers, match).contributions({"": answers.n_references() > 0})
+        return matches(answers, RULE).contributions({"": answers.n_references() > 0})
 
     def encode(self, state: SquadState) -> Json:
         """Return the counts, and the version of the character tables they rest on."""

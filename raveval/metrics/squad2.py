@@ -32,10 +32,10 @@ from raveval.metrics._answers import (
     Booleans,
     Match,
     check_text_tables,
-    plain_matches,
     read_answer_counts,
     read_answers,
 )
+from raveval.metrics._matching import Rule, matches
 from raveval.metrics._state import read_state, write_state
 from raveval.metrics.squad import Score
 from raveval.types import Estimate
@@ -62,6 +62,9 @@ def match(prediction: str | None, references: Sequence[str]) -> Match:
     """Return the same as `score`, with F1 exact."""
     found = squad.match(prediction, _effective(references))
     return Match(True, 1, 1) if found.exact else found
+
+
+RULE = Rule(match, drops_empty=True)
 
 
 def _kinds(answers: Answers) -> Mapping[str, Booleans]:
@@ -99,10 +102,11 @@ class Squad2:
     def update(self, state: Squad2State, records: pa.Table) -> Squad2State:
         """Add questions; empty references mean no answer, a null prediction scores 0."""
         answers = read_answers(records)
-        matches, kinds = plain_matches(answers, match), _kinds(answers)
+        n_before = state.has_answer.n + state.no_answer.n
+        found, kinds = matches(answers, RULE, n_before=n_before), _kinds(answers)
         added = Squad2State(
-            matches.counts(kinds["_has_answer"]),
-            matches.counts(kinds["_no_answer"]),
+            found.counts(kinds["_has_answer"]),
+            found.counts(kinds["_no_answer"]),
             n_unanswered=answers.predictions.null_count,
         )
         return self.merge(state, added)
@@ -134,7 +138,7 @@ class Squad2:
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return both scores of each question, for all questions and for each kind."""
         answers = read_answers(records)
-        return plain_matches(answers, match).contributions(_kinds(answers))
+        return matches(answers, RULE).contributions(_kinds(answers))
 
     def encode(self, state: Squad2State) -> Json:
         """Return the counts, and the version of the character tables they rest on."""

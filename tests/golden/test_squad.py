@@ -8,11 +8,16 @@ import json
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from raveval.measurement import Measurement, measure
 from raveval.metrics import squad, squad2
+from raveval.metrics._answers import read_answers
+from raveval.metrics._matching import kernel_matches, plain_matches
 from tests.official_squad import plain_v1, plain_v2
 
 
@@ -72,6 +77,49 @@ def test_v2(shared_data: Path):
     assert measured.metrics["f1"].n == measured.n_rows == 11873
     assert measured.metrics["f1_has_answer"].n == 5928
     assert measured.metrics["f1_no_answer"].n == 5945
+
+
+@pytest.mark.parametrize(
+    ("module", "files", "values"),
+    [
+        (
+            squad,
+            ("dev-v1.1", "predictions-v1.1-bert-ensemble"),
+            {"exact_match": 86.20624408703878, "f1": 92.19557978351145},
+        ),
+        (
+            squad,
+            ("dev-v1.1", "predictions-v1.1-logistic-regression"),
+            {"exact_match": 40.14191106906339, "f1": 50.98153647324461},
+        ),
+        (
+            squad2,
+            ("dev-v2.0", "predictions-v2.0-nlnet"),
+            {"exact_match": 75.82750779078582, "f1": 78.77776770381462},
+        ),
+    ],
+)
+def test_through_the_kernel(
+    shared_data: Path, module: Any, files: tuple[str, str], values: dict[str, float]
+):
+    """The same numbers and, row by row, the same integers."""
+    dataset, predictions = (shared_data / "squad" / f"{name}.json" for name in files)
+    answers, references = zip(
+        *rows(dataset, json.loads(predictions.read_text("utf-8"))), strict=True
+    )
+    table = pa.table({"prediction": answers, "references": references})
+    metric, columns = module.METRIC, read_answers(table)
+    found = kernel_matches(columns, module.RULE)
+    if found is None:
+        pytest.skip("numba is not here")
+    plain = plain_matches(columns, module.RULE)
+    for name in ("exact", "numerator", "denominator"):
+        assert np.array_equal(getattr(found, name), getattr(plain, name)), name
+    twice = pa.concat_tables([table, table])
+    assert len(twice) > 20_000, "what takes the kernel"
+    estimates = metric.compute(metric.update(metric.init(), twice))
+    for name, value in values.items():
+        assert 100 * estimates[name].value == pytest.approx(value, abs=1e-9, rel=0), name
 
 
 @pytest.mark.parametrize(
