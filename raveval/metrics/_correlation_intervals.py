@@ -95,8 +95,8 @@ def _over_pairs(
             stderr = math.sqrt((1 + rho * rho / 2) / (n - 3))
             yield "spearman", _fisher(rho, stderr, "bonett-wright95")
     for name, influence in _kendall_influences(cells, values, difference):
-        stderr = errors.standard_error(cells, influence)
-        yield name, _symmetric(values[name], stderr, Z95, "brown-benedetti95")
+        value, stderr = values[name], errors.standard_error(cells, influence)
+        yield name, _fisher(value, stderr / (1 - value * value), "brown-benedetti-z95")
 
 
 def _over_clusters(
@@ -114,7 +114,8 @@ def _over_clusters(
     for name, influence in influences.items():
         stderr = errors.clustered_error(run, cells, influence)
         if math.isfinite(stderr):
-            yield name, _symmetric(values[name], stderr, quantile, "cluster-t95")
+            low, high = values[name] - quantile * stderr, values[name] + quantile * stderr
+            yield name, Spread(stderr, low, high, "cluster-t95")
 
 
 def _over_resampled_clusters(
@@ -149,10 +150,6 @@ def _fisher(value: float, stderr: float, method: str) -> Spread:
     z = math.atanh(value)
     low, high = math.tanh(z - Z95 * stderr), math.tanh(z + Z95 * stderr)
     return Spread((1 - value * value) * stderr, low, high, method)
-
-
-def _symmetric(value: float, stderr: float, quantile: float, method: str) -> Spread:
-    return Spread(stderr, value - quantile * stderr, value + quantile * stderr, method)
 
 
 def _of_replicates(

@@ -28,9 +28,12 @@ occurs, so that neither sharding nor a common offset of the ratings can move a d
 Intervals, for n of at least 4:
 
 - `pearson`: Fisher's z (Biometrika 10 (1915) 507-521), "fisher-z95": atanh(r) ± 1.96 / sqrt(n - 3).
-  It supposes that ratings are about normal.
+  It supposes ratings that are about normal; on a coarse scale it is too narrow (three values, most
+  ratings the middle one, r = 0.69, n = 100: 76 % of simulated intervals held the truth, 94 % of
+  those of Spearman's and Kendall's).
 - `kendall_tau_b`, `kendall_tau_c`: the large-sample error in closed form (Brown and Benedetti, JASA
-  72 (1977) 309-315), "brown-benedetti95", cut to [-1, 1].
+  72 (1977) 309-315), carried over to the scale of Fisher's z, where it covers better than as
+  tau ± 1.96 errors, "brown-benedetti-z95".
 - `spearman`: percentiles of 2000 bootstrap replicates, drawn from the counts, "bootstrap95"; with
   more than 2048 distinct pairs Fisher's z with the error of Bonett and Wright (Psychometrika 65
   (2000) 23-28), "bonett-wright95": atanh(r) ± 1.96 sqrt((1 + r^2 / 2) / (n - 3)).
