@@ -16,8 +16,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from raveval.metrics import _intervals as intervals
-from raveval.metrics._bootstrap import count_replicates, percentile95
-from raveval.metrics._exact import Doubles, Integers, root
+from raveval.metrics._alpha_intervals import (
+    JointCounts,
+    UnitValues,
+    with_rank_interval,
+    with_value_interval,
+)
+from raveval.metrics._exact import root
 from raveval.types import Estimate
 
 UNIT = "coefficient"
@@ -133,11 +138,9 @@ def kappa(table: Pairs, distance: Distance) -> Estimate:
 
 
 def alpha(table: Pairs, level: Level) -> Estimate:
-    """Return Krippendorff's alpha of two raters, with the bootstrap's percentile interval.
+    """Return Krippendorff's alpha of two raters, with the interval of `_alpha_intervals`.
 
-    Source: Krippendorff, Content Analysis (4th edition 2019), chapter 12. Rows are resampled from
-    their counts, and the standard error is the replicates' standard deviation. No interval where
-    all replicates are equal.
+    Source: Krippendorff, Content Analysis (4th edition 2019), chapter 12.
     """
     n = table.n
     if n == 0:
@@ -151,13 +154,13 @@ def alpha(table: Pairs, level: Level) -> Estimate:
     seen = 2 * _dot(table.counts, _distances(table._replace(positions=positions), distance))
     by_chance = _dot(used, _total_distances(positions, used, distance))
     value = float(1 - Fraction((2 * n - 1) * seen, by_chance))
-    if level == "interval":
-        cells = zip(table.first, table.second, strict=True)
-        ratings = [tuple(sorted((table.positions[i], table.positions[j]))) for i, j in cells]
-        replicates = _interval_replicates(Units(ratings, table.counts))
-    else:
-        replicates = _rank_replicates(table, level)
-    return _bootstrapped(value, replicates, n)
+    point = Estimate(value, UNIT, n, higher_is_better=True)
+    if level != "interval":
+        joint = JointCounts(*(np.array(column) for column in table[1:]))
+        return with_rank_interval(point, joint, is_nominal=level == "nominal")
+    cells = zip(table.first, table.second, strict=True)
+    ratings = [tuple(sorted((table.positions[i], table.positions[j]))) for i, j in cells]
+    return with_value_interval(point, _unit_values(Units(ratings, table.counts)))
 
 
 def alpha_interval(units: Units) -> Estimate:
@@ -180,7 +183,8 @@ def alpha_interval(units: Units) -> Estimate:
     if by_chance == 0:
         return _undefined("constant", n)
     value = float(1 - (size - 1) * seen / by_chance)
-    return _bootstrapped(value, _interval_replicates(units), n)
+    point = Estimate(value, UNIT, n, higher_is_better=True)
+    return with_value_interval(point, _unit_values(units))
 
 
 def _undefined(reason: str, n: int) -> Estimate:
@@ -230,87 +234,18 @@ def _mid_ranks(used: Sequence[int]) -> list[int]:
     return ranks
 
 
-def _bootstrapped(value: float, replicates: Doubles, n: int) -> Estimate:
-    """Return the estimate with the spread of its replicates, some of which may be undefined (NaN).
-
-    The interval is stretched to the value where all replicates lie on one side of it.
-    """
-    known = replicates[~np.isnan(replicates)]
-    if len(known) < 2 or known.min() == known.max():
-        return Estimate(value, UNIT, n, higher_is_better=True)
-    low, high = percentile95(known)
-    return Estimate(
-        value,
-        UNIT,
-        n,
-        stderr=float(known.std(ddof=1)),
-        low=min(low, value),
-        high=max(high, value),
-        interval="bootstrap95",
-        higher_is_better=True,
-    )
-
-
-def _rank_replicates(table: Pairs, level: Level) -> Doubles:
-    """Return the nominal or ordinal alpha of resampled tables; NaN where only one category is."""
-    first, second = np.array(table.first), np.array(table.second)
-    both = np.concatenate([first, second])
-    order = np.argsort(both, kind="stable")
-    starts = np.searchsorted(both[order], np.arange(len(table.positions)))
-    size = 2.0 * table.n
-    found = []
-    for counts in count_replicates(np.array(table.counts)):
-        used = np.add.reduceat(np.concatenate([counts, counts], axis=1)[:, order], starts, axis=1)
-        shares = used / size
-        if level == "nominal":
-            seen = (counts * (first != second)).sum(axis=1) / table.n
-            by_chance = (shares * (1 - shares)).sum(axis=1)
-        else:
-            ranks = np.cumsum(shares, axis=1) - shares / 2
-            seen = (counts * (ranks[:, first] - ranks[:, second]) ** 2).sum(axis=1) / table.n
-            by_chance = 2 * _variance(ranks, shares)
-        is_constant = used.max(axis=1) == size
-        found.append(_ratio_alpha(seen, by_chance, (size - 1) / size, is_constant))
-    return np.concatenate(found)
-
-
-def _interval_replicates(units: Units) -> Doubles:
-    """Return the interval alpha of resampled rows; NaN where all ratings are equal."""
+def _unit_values(units: Units) -> UnitValues:
+    """Return what the interval of alpha is made of: alpha is the same on any linear scale."""
     lowest = min(ratings[0] for ratings in units.ratings)
     width = max(ratings[-1] for ratings in units.ratings) - lowest
-    # Alpha is the same on any linear scale; this one is safe in floating point.
     scaled = [[float(Fraction(r - lowest, width)) for r in ratings] for ratings in units.ratings]
-    m = np.array([len(ratings) for ratings in scaled])
-    means = np.array([sum(ratings) / len(ratings) for ratings in scaled])
-    within = np.array(
-        [sum((r - c) ** 2 for r in ratings) for ratings, c in zip(scaled, means, strict=True)]
+    means = [sum(ratings) / len(ratings) for ratings in scaled]
+    within = [sum((r - c) ** 2 for r in ratings) for ratings, c in zip(scaled, means, strict=True)]
+    return UnitValues(
+        np.array(units.counts),
+        np.array([len(ratings) for ratings in scaled]),
+        np.array(means),
+        np.array(within),
+        np.array([ratings[0] for ratings in scaled]),
+        np.array([ratings[-1] for ratings in scaled]),
     )
-    pairwise = 2 * m * within / (m - 1)
-    low, high = np.array([[ratings[0], ratings[-1]] for ratings in scaled]).T
-    found = []
-    for counts in count_replicates(np.array(units.counts)):
-        sizes = (counts * m).sum(axis=1)
-        centre = (counts * (m * means)).sum(axis=1) / sizes
-        between = (counts * (m * (means - centre[:, None]) ** 2)).sum(axis=1)
-        total = (counts * within).sum(axis=1) + between
-        is_drawn = counts > 0
-        lowest_drawn = np.where(is_drawn, low, 1.0).min(axis=1)
-        is_constant = lowest_drawn == np.where(is_drawn, high, 0.0).max(axis=1)
-        seen = (counts * pairwise).sum(axis=1) / sizes
-        found.append(_ratio_alpha(seen, 2 * total / sizes, (sizes - 1) / sizes, is_constant))
-    return np.concatenate(found)
-
-
-def _variance(values: Doubles, shares: Doubles) -> Doubles:
-    centre = (shares * values).sum(axis=1)
-    variance: Doubles = (shares * (values - centre[:, None]) ** 2).sum(axis=1)
-    return variance
-
-
-def _ratio_alpha(
-    seen: Doubles, by_chance: Doubles, factor: float | Doubles, is_constant: Integers
-) -> Doubles:
-    """Return 1 - factor * seen / by_chance; `factor` makes chance draw without replacement."""
-    expected = np.where(is_constant, np.nan, by_chance)
-    values: Doubles = 1 - factor * seen / expected
-    return values

@@ -18,7 +18,8 @@ samples with their mean; `*_denominator` declares the grid they are on):
   Bulletin 72 (1969) 323-327), which there is not where it has no width, as in full agreement.
 - `krippendorff_alpha_nominal`, `_ordinal`, `_interval`: the same idea with chance as if both raters
   drew from one pool, for three kinds of scale (Krippendorff, Content Analysis, 4th edition 2019,
-  chapter 12). Higher is better, 1 at most; bootstrap over rows, none where it has no width.
+  chapter 12). Higher is better, 1 at most; bootstrap over rows (the delta method where more than
+  4096 different pairs occur), none where it has no width.
 
 `n` counts the rows with both ratings; others are left out and counted in the notes. Undefined:
 "n=0"; "no valid example" where no row has both; "constant" for kappa and alpha where there is only

@@ -15,7 +15,8 @@ declares the grid of the numbers):
   of a row are equal. Wilson's interval, conservative for shares.
 - `krippendorff_alpha_samples`: on the same rows, agreement beyond chance with squared differences
   (Krippendorff, Content Analysis, 4th edition 2019, chapter 12), for any number of samples per row;
-  at most 1; bootstrap over rows, none where it has no width.
+  at most 1; bootstrap over rows (the delta method where more than 4096 different rows occur), none
+  where it has no width.
 
 Units: that of the ratings, a fraction for `sample_agreement`, a coefficient for alpha. Higher is
 better, but for the standard deviation, which has no better direction. `n` counts rows.

@@ -1,0 +1,212 @@
+"""Intervals of Krippendorff's alpha over rows drawn like these.
+
+Rows are resampled from their counts, and the interval holds the middle 95 % of the replicates
+("bootstrap95"). That costs time for each kind of row; with more than `MOST_RESAMPLED` kinds there
+are at least as many rows, and the delta method ("delta95") says the same at once. Neither has an
+interval where it would have no width: the rows then do not tell how far alpha may vary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from raveval.metrics import _intervals as intervals
+from raveval.metrics._bootstrap import count_replicates, percentile95
+from raveval.metrics._exact import Doubles, Integers
+from raveval.types import Estimate
+
+MOST_RESAMPLED = 1 << 12
+"""Kinds of rows up to which the bootstrap is used: less than a second."""
+
+
+class JointCounts(NamedTuple):
+    """Rows of two raters: the category of each, from 0 and in order, and how many rows."""
+
+    first: Integers
+    second: Integers
+    counts: Integers
+
+
+class UnitValues(NamedTuple):
+    """Rows of several ratings on a scale from 0 to 1, one entry for each kind of row.
+
+    Attributes:
+        counts: rows.
+        sizes: ratings in a row.
+        means: of a row's ratings.
+        within: sum of their squared distances from that mean.
+        lowest, highest: of a row's ratings.
+    """
+
+    counts: Integers
+    sizes: Integers
+    means: Doubles
+    within: Doubles
+    lowest: Doubles
+    highest: Doubles
+
+    @property
+    def between_pairs(self) -> Doubles:
+        """Sum of squared differences over ordered pairs in a row, divided by the size less one."""
+        distances: Doubles = 2 * self.sizes * self.within / (self.sizes - 1)
+        return distances
+
+
+def with_rank_interval(point: Estimate, table: JointCounts, *, is_nominal: bool) -> Estimate:
+    """Return the estimate of nominal or ordinal alpha with its interval."""
+    if len(table.counts) > MOST_RESAMPLED:
+        influences = _nominal_influences if is_nominal else _ordinal_influences
+        return _by_delta(point, influences(table), table.counts)
+    disagreement = _nominal_disagreement if is_nominal else _ordinal_disagreement
+    return _by_bootstrap(point, table.counts, _rank_alpha(table, disagreement))
+
+
+def with_value_interval(point: Estimate, units: UnitValues) -> Estimate:
+    """Return the estimate of interval alpha with its interval."""
+    if len(units.counts) > MOST_RESAMPLED:
+        return _by_delta(point, _value_influences(units), units.counts)
+
+    def statistic(counts: Integers) -> Doubles:
+        return _value_alpha(units, counts)
+
+    return _by_bootstrap(point, units.counts, statistic)
+
+
+def _by_bootstrap(
+    point: Estimate, counts: Integers, statistic: Callable[[Integers], Doubles]
+) -> Estimate:
+    """Add percentiles of replicates, stretched to the value; NaN is an undefined replicate."""
+    replicates = np.concatenate([statistic(chunk) for chunk in count_replicates(counts)])
+    known = replicates[~np.isnan(replicates)]
+    if len(known) < 2 or known.min() == known.max() or point.value is None:
+        return point
+    low, high = percentile95(known)
+    return replace(
+        point,
+        stderr=float(known.std(ddof=1)),
+        low=min(low, point.value),
+        high=max(high, point.value),
+        interval="bootstrap95",
+    )
+
+
+def _by_delta(point: Estimate, influences: Doubles, counts: Integers) -> Estimate:
+    """Add the interval from what each row adds to the statistic; these sum to 0 over all rows."""
+    stderr = float(np.sqrt((counts * influences**2).sum())) / int(counts.sum())
+    if not stderr or point.value is None:
+        return point
+    low, high = intervals.normal(point.value, stderr, at_least=-1.0, at_most=1.0)
+    return replace(point, stderr=stderr, low=low, high=high, interval="delta95")
+
+
+Disagreement = Callable[[JointCounts, Doubles, Doubles], Doubles]
+"""Do / De of replicates, from the shares of cells and of categories; shape `(replicates, …)`."""
+
+
+def _rank_alpha(table: JointCounts, disagreement: Disagreement) -> Callable[[Integers], Doubles]:
+    """Return the function from replicates of counts to alpha; NaN where one category is left."""
+    both = np.concatenate([table.first, table.second])
+    order = np.argsort(both, kind="stable")
+    starts = np.flatnonzero(np.diff(both[order], prepend=-1))
+    n = int(table.counts.sum())
+
+    def alpha(counts: Integers) -> Doubles:
+        used = np.add.reduceat(np.concatenate([counts, counts], axis=1)[:, order], starts, axis=1)
+        values = 1 - (2 * n - 1) / (2 * n) * disagreement(table, counts / n, used / (2 * n))
+        return np.where(used.max(axis=1) == 2 * n, np.nan, values)
+
+    return alpha
+
+
+def _nominal_disagreement(table: JointCounts, cells: Doubles, used: Doubles) -> Doubles:
+    """Return Do / De with the distance 1."""
+    seen = (cells * (table.first != table.second)).sum(axis=1)
+    return _quotient(seen, (used * (1 - used)).sum(axis=1))
+
+
+def _ordinal_disagreement(table: JointCounts, cells: Doubles, used: Doubles) -> Doubles:
+    """Return Do / De with squared differences of mid-ranks."""
+    ranks = np.cumsum(used, axis=1) - used / 2
+    seen = (cells * (ranks[:, table.first] - ranks[:, table.second]) ** 2).sum(axis=1)
+    centre = (used * ranks).sum(axis=1)
+    return _quotient(seen, 2 * (used * (ranks - centre[:, None]) ** 2).sum(axis=1))
+
+
+def _value_alpha(units: UnitValues, counts: Integers) -> Doubles:
+    """Return interval alpha for replicates of counts; NaN where one rating is left."""
+    sizes = (counts * units.sizes).sum(axis=1)
+    centre = (counts * (units.sizes * units.means)).sum(axis=1) / sizes
+    between = (counts * (units.sizes * (units.means - centre[:, None]) ** 2)).sum(axis=1)
+    total = (counts * units.within).sum(axis=1) + between
+    seen = (counts * units.between_pairs).sum(axis=1)
+    is_drawn = counts > 0
+    lowest = np.where(is_drawn, units.lowest, 1.0).min(axis=1)
+    highest = np.where(is_drawn, units.highest, 0.0).max(axis=1)
+    values = 1 - (sizes - 1) / sizes * _quotient(seen, 2 * total)
+    return np.where(lowest == highest, np.nan, values)
+
+
+def _quotient(seen: Doubles, by_chance: Doubles) -> Doubles:
+    """Return seen / by_chance; NaN where nothing differs by chance."""
+    quotient = np.full(len(seen), np.nan)
+    np.divide(seen, by_chance, out=quotient, where=by_chance > 0)
+    return quotient
+
+
+def _nominal_influences(table: JointCounts) -> Doubles:
+    """Return what a row of each cell adds to Do / De, to first order."""
+    used = _shares(table)
+    by_chance = 1 - (used**2).sum()
+    differs = table.first != table.second
+    seen = _mean(differs, table.counts)
+    # By chance two ratings are equal with sum(p^2); a row moves p towards its two categories.
+    change = -(used[table.first] + used[table.second] - 2 * (used**2).sum())
+    influences: Doubles = ((differs - seen) - seen / by_chance * change) / by_chance
+    return influences
+
+
+def _ordinal_influences(table: JointCounts) -> Doubles:
+    """Return what a row of each cell adds to Do / De, to first order."""
+    used = _shares(table)
+    ranks = np.cumsum(used) - used / 2
+    apart = ranks[table.first] - ranks[table.second]
+    seen = _mean(apart**2, table.counts)
+    # The variance of mid-ranks is (1 - sum(p^3)) / 12, and De twice that.
+    by_chance = (1 - (used**3).sum()) / 6
+    change = -((used[table.first] ** 2 + used[table.second] ** 2) / 2 - (used**3).sum()) / 2
+    # A row also moves the ranks of the categories above its own.
+    pull = 2 * apart * table.counts / table.counts.sum()
+    n_used = len(used)
+    on_rank = np.bincount(table.first, pull, n_used) - np.bincount(table.second, pull, n_used)
+    above = on_rank[::-1].cumsum()[::-1] - on_rank / 2
+    moved = (above[table.first] + above[table.second]) / 2 - (on_rank * ranks).sum()
+    influences: Doubles = (apart**2 - seen + moved - seen / by_chance * change) / by_chance
+    return influences
+
+
+def _value_influences(units: UnitValues) -> Doubles:
+    """Return what a row of each kind adds to Do / De, to first order."""
+    n = units.counts.sum()
+    centre = (units.counts * units.sizes * units.means).sum() / (units.counts * units.sizes).sum()
+    around = 2 * (units.within + units.sizes * (units.means - centre) ** 2)
+    by_chance = (units.counts * around).sum() / n
+    seen = (units.counts * units.between_pairs).sum() / n
+    influences: Doubles = (units.between_pairs - seen / by_chance * around) / by_chance
+    return influences
+
+
+def _shares(table: JointCounts) -> Doubles:
+    """Return how often each category is used, as a share of all ratings."""
+    n_used = int(max(table.first.max(), table.second.max())) + 1
+    used = np.bincount(table.first, table.counts, n_used)
+    used += np.bincount(table.second, table.counts, n_used)
+    shares: Doubles = used / used.sum()
+    return shares
+
+
+def _mean(values: Doubles, counts: Integers) -> float:
+    return float((values * counts).sum() / counts.sum())
