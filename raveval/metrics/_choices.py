@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ from raveval.errors import DataError, nearest
 from raveval.metrics import _kernels as kernels
 from raveval.metrics._columns import column, list_of, required
 from raveval.metrics._exact import Doubles, Integers
+from raveval.metrics._kernels import DIVIDED, ITSELF, SUBTRACTED
 
 Booleans = NDArray[np.bool_]
 
@@ -89,6 +90,13 @@ class Best(NamedTuple):
     predicted: Integers
 
 
+class Compared(NamedTuple):
+    """What choices are ranked by: log-likelihoods, and an operation with another flat array."""
+
+    other: Doubles | NDArray[np.int32]
+    operation: int
+
+
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Each example under one scoring.
@@ -129,7 +137,7 @@ def read_choices(records: pa.Table) -> Choices:
             f"0…{n_choices[first] - 1}"
         )
     starts = np.cumsum(n_choices) - n_choices
-    return Choices(starts, n_choices, np.where(has_gold, index, -1), _numbers(lists))
+    return Choices(starts, n_choices, np.where(has_gold, index, -1), _numbers(lists.flatten()))
 
 
 def rank(choices: Choices, records: pa.Table) -> Iterator[Ranking]:
@@ -138,10 +146,13 @@ def rank(choices: Choices, records: pa.Table) -> Iterator[Ranking]:
     Raises:
         DataError: a column has not one value for each choice, or a negative length.
     """
-    raw = find_best(choices, choices.logprob_nats)
+    raw = find_best(choices, Compared(choices.logprob_nats, ITSELF))
     for scoring in SCORINGS:
-        values, is_measured = _scored(choices, records, scoring)
-        best = raw if values is choices.logprob_nats else find_best(choices, values)
+        if scoring == "raw":
+            best, is_measured = raw, np.ones(len(choices), np.bool_)
+        else:
+            compared, is_measured = _compared(choices, records, scoring)
+            best = find_best(choices, compared)
         invalid = np.full(len(choices), VALID)
         # Where several reasons hold, the last one assigned is the one nearest to the cause.
         invalid[best.tied == 0] = (
@@ -167,19 +178,21 @@ def primary_scorings(records: pa.Table) -> Integers:
     if places.null_count:
         name = names.filter(pc.is_null(places))[0].as_py()
         raise DataError(f"scoring is {name!r}; {nearest(name, SCORINGS)}")
-    codes: Integers = places.to_numpy().astype(np.int64)
+    codes: Integers = places.to_numpy()
     return codes
 
 
-def find_best(choices: Choices, values: Doubles) -> Best:
-    """Return each example's best choices by a value for each choice, NaN for none."""
-    if kernels.is_worthwhile(len(choices)):
-        return Best(*kernels.find_best(choices.starts, choices.n_choices, choices.gold, values))
-    return plain_best(choices, values)
+def find_best(choices: Choices, compared: Compared) -> Best:
+    """Return each example's best choices."""
+    if not kernels.is_worthwhile(len(choices)):
+        return plain_best(choices, compared)
+    rows = (choices.starts, choices.n_choices, choices.gold)
+    return Best(*kernels.find_best(*rows, choices.logprob_nats, *compared))
 
 
-def plain_best(choices: Choices, values: Doubles) -> Best:
+def plain_best(choices: Choices, compared: Compared) -> Best:
     """Return the best choices by numpy alone."""
+    values = _values(choices.logprob_nats, compared)
     is_missing = np.isnan(values)
     best = np.maximum.reduceat(np.where(is_missing, -np.inf, values), choices.starts)
     at_best = values == np.repeat(best, choices.n_choices)
@@ -193,6 +206,17 @@ def plain_best(choices: Choices, values: Doubles) -> Best:
         gold_is_best=is_ranked & gold_is_best,
         predicted=np.where(is_ranked, first, 0),
     )
+
+
+def _values(given: Doubles, compared: Compared) -> Doubles:
+    other, operation = compared
+    if operation == DIVIDED:
+        quotients: Doubles = given / np.where(other > 0, other, np.nan)
+        return quotients
+    if operation == SUBTRACTED:
+        with np.errstate(invalid="ignore"):  # -inf against -inf says nothing: NaN
+            return given - other
+    return given
 
 
 def probability_masses(choices: Choices) -> Doubles:
@@ -222,28 +246,29 @@ def plain_masses(choices: Choices) -> Doubles:
     return masses
 
 
-def _scored(choices: Choices, records: pa.Table, scoring: str) -> tuple[Doubles, Booleans]:
-    """Return what a scoring ranks by, NaN where it has no value, and who was measured at all."""
-    given = choices.logprob_nats
-    if scoring == "raw":
-        return given, np.ones(len(choices), np.bool_)
+def _compared(choices: Choices, records: pa.Table, scoring: str) -> tuple[Compared, Booleans]:
+    """Return what a scoring makes of the log-likelihoods, and who was measured at all."""
     if scoring == "unconditional":
         unconditional, is_measured = _aligned(choices, records, UNCONDITIONAL)
-        with np.errstate(invalid="ignore"):  # -inf against -inf says nothing: NaN
-            return given - unconditional, is_measured
+        return Compared(unconditional, SUBTRACTED), is_measured
     field = LENGTHS[scoring]
     lengths, is_measured = _aligned(choices, records, field)
-    if (lengths < 0).any():
-        raise DataError(f"{field.name} has {int(np.nanmin(lengths))}: a length is not negative")
-    return given / np.where(lengths > 0, lengths, np.nan), is_measured
+    if len(lengths) and lengths.min() < 0:
+        raise DataError(f"{field.name} has {lengths.min()}: a length is not negative")
+    return Compared(lengths, DIVIDED), is_measured
 
 
-def _aligned(choices: Choices, records: pa.Table, field: pa.Field) -> tuple[Doubles, Booleans]:
-    """Return a column's values, one for each choice, and which examples it was measured for."""
+def _aligned(
+    choices: Choices, records: pa.Table, field: pa.Field
+) -> tuple[Doubles | NDArray[np.int32], Booleans]:
+    """Return a column's values, one for each choice, and which examples it was measured for.
+
+    The values of the others mean nothing.
+    """
+    size, kind = len(choices.logprob_nats), field.type.value_type.to_pandas_dtype()
     lists = column(records, field)
     if lists is None:
-        nothing = np.full(len(choices.logprob_nats), np.nan)
-        return nothing, np.zeros(len(choices), np.bool_)
+        return _frozen(np.zeros(size, kind)), np.zeros(len(choices), np.bool_)
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy(zero_copy_only=False)
     is_measured = lengths >= 0
     differs = is_measured & (lengths != choices.n_choices)
@@ -253,17 +278,25 @@ def _aligned(choices: Choices, records: pa.Table, field: pa.Field) -> tuple[Doub
             f"{field.name} has {lengths[first]} values, but logprob_nats has "
             f"{choices.n_choices[first]}; each choice needs one"
         )
+    flat = lists.flatten()
+    given = _numbers(flat) if kind is np.float64 else _frozen(flat.to_numpy())
     if is_measured.all():
-        return _numbers(lists), is_measured
-    values = np.full(len(choices.logprob_nats), np.nan)
-    values[np.repeat(is_measured, choices.n_choices)] = _numbers(lists)
-    return values, is_measured
+        return given, is_measured
+    values = np.zeros(size, kind)
+    values[np.repeat(is_measured, choices.n_choices)] = given
+    return _frozen(values), is_measured
 
 
-def _numbers(lists: pa.Array) -> Doubles:
-    """Return all elements as doubles; what is no log-likelihood (null, +infinity) becomes NaN."""
-    flat = lists.flatten().cast(pa.float64())
+def _numbers(flat: pa.Array) -> Doubles:
+    """Return doubles; what is no log-likelihood (null, +infinity) becomes NaN."""
     if flat.null_count:
         flat = pc.fill_null(flat, np.nan)
-    doubles: Doubles = flat.to_numpy(zero_copy_only=False)
-    return np.where(doubles == np.inf, np.nan, doubles)
+    values: Doubles = flat.to_numpy(zero_copy_only=False)
+    is_infinite = values == np.inf
+    return _frozen(np.where(is_infinite, np.nan, values) if is_infinite.any() else values)
+
+
+def _frozen(values: NDArray[Any]) -> NDArray[Any]:
+    """Return an array that cannot be written to, as those of Arrow: kernels tell the two apart."""
+    values.flags.writeable = False
+    return values

@@ -209,6 +209,18 @@ def moments(x: Doubles, u: Integers) -> Moments:
     )
 
 
+def value_moments(x: Doubles) -> Moments:
+    """Return the exact moments of finite doubles `x` that count once each.
+
+    >>> value_moments(np.array([1.0, 3.0])) == moments(np.array([1.0, 3.0]), np.array([1, 1]))
+    True
+    """
+    if not len(x):
+        return Moments()
+    n, total, (m, shift) = len(x), exact_sum(x), decompose(x)
+    return Moments(n=n, x=total, u=n, xx=sum_products(m, m, shift, shift), xu=total, uu=n)
+
+
 @dataclass(frozen=True, slots=True)
 class PairMoments:
     """Exact sums of pairs (x, y) of doubles, enough for their covariance and correlation.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 Booleans = NDArray[np.bool_]
 Doubles = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Int32s = NDArray[np.int32]
 Bytes = NDArray[np.uint8]
 
 ROWS_WORTH_COMPILING = 1 << 15
@@ -27,6 +28,9 @@ ROWS_WORTH_COMPILING = 1 << 15
 Loading numba and its cached code takes about half a second, in which the plain path adds up 10^7
 doubles or ranks 10^5 examples. Tables this long are parts of a file that has many of them.
 """
+
+ITSELF, DIVIDED, SUBTRACTED = range(3)
+"""What is compared between choices: a value, one divided by another, or their difference."""
 
 _CELLS = 256
 _CELLS_AT_ONCE = 1 << 20  # bounds the memory of the plain crosstab
@@ -185,16 +189,25 @@ def _sum_products_loop(
 
 
 def find_best(
-    starts: Integers, n_choices: Integers, gold: Integers, values: Doubles
+    starts: Integers,
+    n_choices: Integers,
+    gold: Integers,
+    given: Doubles,
+    other: Doubles | Int32s,
+    operation: int,
 ) -> tuple[Integers, Booleans, Integers]:
     """Return the choices tied at each example's maximum, if the right one is in, and the first.
 
-    All are 0 for an example with a NaN among its values.
+    What is compared is `given` itself, divided by `other` (nothing where that is not positive), or
+    less `other`. All results are 0 for an example in which that is NaN for a choice.
     """
     n = len(starts)
     tied, predicted = np.zeros(n, np.int64), np.zeros(n, np.int64)
     gold_is_best = np.zeros(n, np.bool_)
-    _compiled(_find_best_loop)(starts, n_choices, gold, values, tied, gold_is_best, predicted)
+    values = np.empty(int(n_choices.max(initial=0)))
+    _compiled(_find_best_loop)(
+        starts, n_choices, gold, given, other, operation, values, tied, gold_is_best, predicted
+    )
     return tied, gold_is_best, predicted
 
 
@@ -202,6 +215,9 @@ def _find_best_loop(
     starts: Integers,
     n_choices: Integers,
     gold: Integers,
+    given: Doubles,
+    other: Doubles | Int32s,
+    operation: int,
     values: Doubles,
     tied: Integers,
     gold_is_best: Booleans,
@@ -212,17 +228,24 @@ def _find_best_loop(
         # chance, and a wrong guess of the processor takes longer than both.
         start, n = starts[i], n_choices[i]
         best, is_missing = -np.inf, False
-        for j in range(start, start + n):
-            is_missing |= values[j] != values[j]
-            best = values[j] if values[j] > best else best
+        for j in range(n):
+            value = given[start + j]
+            if operation == DIVIDED:
+                divisor = np.float64(other[start + j])
+                value = value / divisor if divisor > 0 else np.nan
+            elif operation == SUBTRACTED:
+                value -= other[start + j]
+            values[j] = value
+            is_missing |= value != value
+            best = value if value > best else best
         n_tied, first = 0, 0
         for j in range(n - 1, -1, -1):
-            is_best = values[start + j] == best
+            is_best = values[j] == best
             n_tied += is_best
             first = j if is_best else first
         if not is_missing:
             tied[i], predicted[i] = n_tied, first
-            gold_is_best[i] = gold[i] >= 0 and values[start + gold[i]] == best
+            gold_is_best[i] = gold[i] >= 0 and values[gold[i]] == best
 
 
 def sum_exponentials(

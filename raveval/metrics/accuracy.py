@@ -68,7 +68,7 @@ from raveval.metrics._choices import (
     rank,
     read_choices,
 )
-from raveval.metrics._exact import Integers, moments
+from raveval.metrics._exact import Integers, value_moments
 from raveval.metrics._state import (
     Counts,
     StateReader,
@@ -124,7 +124,7 @@ class Accuracy:
             add_counts(*ranked),
             add_counts(*invalid),
             add_counts(state.predicted, predicted),
-            state.mass + moments(masses, np.ones(len(masses), np.int64)),
+            state.mass + value_moments(masses),
         )
 
     def merge(self, a: AccuracyState, b: AccuracyState) -> AccuracyState:
@@ -240,10 +240,10 @@ def _count_rows(
 
     The numbers are not negative; each key begins with `prefix`. Only `members` count.
     """
+    if not members.any():
+        return {}
     if not members.all():
         columns = tuple(column[members] for column in columns)
-    if not len(columns[0]):
-        return {}
     shape = tuple(int(column.max()) + 1 for column in columns)
     flat, n_cells = columns[0], shape[0]
     for column, size in zip(columns[1:], shape[1:], strict=True):

@@ -202,9 +202,23 @@ def many_choices(n: int, seed: int) -> choices_of.Choices:
     return choices_of.Choices(np.cumsum(n_choices) - n_choices, n_choices, gold, values)
 
 
-def compiled_best(given: choices_of.Choices) -> choices_of.Best:
-    found = kernels.find_best(given.starts, given.n_choices, given.gold, given.logprob_nats)
-    return choices_of.Best(*found)
+def compiled_best(given: choices_of.Choices, compared: choices_of.Compared) -> choices_of.Best:
+    rows = (given.starts, given.n_choices, given.gold, given.logprob_nats)
+    return choices_of.Best(*kernels.find_best(*rows, *compared))
+
+
+def others(given: choices_of.Choices, seed: int) -> list[choices_of.Compared]:
+    """What each kind of scoring compares, with lengths of zero and impossible choices."""
+    rng, size = np.random.default_rng(seed), len(given.logprob_nats)
+    unconditional = -rng.integers(0, 3, size).astype(np.float64)
+    unconditional[rng.random(size) < 0.1] = -math.inf
+    unconditional[rng.random(size) < 0.02] = math.nan
+    return [
+        choices_of.Compared(given.logprob_nats, kernels.ITSELF),
+        choices_of.Compared(rng.integers(0, 9, size, np.int32), kernels.DIVIDED),
+        choices_of.Compared(np.full(size, 3, np.int32), kernels.DIVIDED),
+        choices_of.Compared(unconditional, kernels.SUBTRACTED),
+    ]
 
 
 def compiled_masses(given: choices_of.Choices) -> np.ndarray:
@@ -214,11 +228,13 @@ def compiled_masses(given: choices_of.Choices) -> np.ndarray:
 
 
 @needs_numba
-@given(choices())
-def test_rankings_and_masses_agree(given: choices_of.Choices):
-    plain = choices_of.plain_best(given, given.logprob_nats)
-    for found, expected in zip(compiled_best(given), plain, strict=True):
-        np.testing.assert_array_equal(found, expected)
+@given(choices(), st.integers(0, 2**32))
+def test_rankings_and_masses_agree(given: choices_of.Choices, seed: int):
+    for compared in others(given, seed):
+        expected = choices_of.plain_best(given, compared)
+        for found, part in zip(compiled_best(given, compared), expected, strict=True):
+            np.testing.assert_array_equal(found, part)
+    plain = choices_of.plain_best(given, others(given, seed)[0])
     masses = choices_of.plain_masses(given)
     np.testing.assert_array_equal(compiled_masses(given).view(np.int64), masses.view(np.int64))
     for i, start in enumerate(given.starts):
@@ -238,12 +254,13 @@ def test_rankings_and_masses_agree(given: choices_of.Choices):
 def test_a_million_rankings_and_masses_agree():
     """Also that the compiled exponential is Python's, bit by bit, on 3 * 10^6 arguments."""
     given = many_choices(N_MANY, 6)
-    plain = choices_of.plain_best(given, given.logprob_nats)
-    for found, expected in zip(compiled_best(given), plain, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for compared in others(given, 7):
+        expected = choices_of.plain_best(given, compared)
+        for found, part in zip(compiled_best(given, compared), expected, strict=True):
+            np.testing.assert_array_equal(found, part)
+        assert len(np.unique(expected.tied)) > 3
     masses = choices_of.plain_masses(given)
     np.testing.assert_array_equal(compiled_masses(given).view(np.int64), masses.view(np.int64))
-    assert len(np.unique(plain.tied)) > 3
 
 
 def test_numba_waits_for_a_large_array():
