@@ -48,8 +48,12 @@ ALPHA = 0.05
 
 PRIMARY = (
     "accuracy",
+    "accuracy_strict",
     "exact_match",
     "greedy_accuracy",
+    "pearson",
+    "mean_rating",
+    "exact_agreement",
     "word_perplexity",
     "byte_perplexity",
     "char_perplexity",
