@@ -130,21 +130,23 @@ def weighted_proportions(strata: Iterable[Stratum]) -> Interval:
 def ratio_stderr(moments: Moments) -> float | None:
     """Return the standard error of sum(x) / sum(u) over independent pairs, by the delta method.
 
-    It is sqrt(sum((x - R u)^2)) / sum(u), from the exact sum of the squared residuals; None for
-    fewer than two pairs.
+    It is sqrt(n / (n - 1) * sum((x - R u)^2)) / sum(u), from the exact sum of squared residuals;
+    where every u is 1 that is the standard error of a mean. None for fewer than two pairs.
 
     Raises:
         OverflowError: it is beyond the largest double.
     """
     if moments.n < 2:
         return None
-    return root(moments.residual_squares() / moments.u**2)
+    factor = Fraction(moments.n, moments.n - 1)
+    return root(factor * moments.residual_squares() / moments.u**2)
 
 
 def ratio(moments: Moments, *, unit: str, higher_is_better: bool | None) -> Estimate:
     """Return the estimate of sum(x) / sum(u), with the delta method's interval.
 
-    The sum of `u` is not zero.
+    Its quantile is Student's at n - 1 degrees of freedom, since the error is estimated from the
+    same n pairs. The sum of `u` is not zero.
     """
     try:
         value, stderr = float(moments.ratio()), ratio_stderr(moments)
@@ -152,7 +154,8 @@ def ratio(moments: Moments, *, unit: str, higher_is_better: bool | None) -> Esti
         return undefined("overflow", unit=unit, n=moments.n, higher_is_better=higher_is_better)
     if stderr is None:
         return Estimate(value, unit, moments.n, higher_is_better=higher_is_better)
-    low, high = value - Z95 * stderr, value + Z95 * stderr
+    half_width = student95(moments.n - 1) * stderr
+    low, high = value - half_width, value + half_width
     return Estimate(
         value,
         unit,

@@ -11,9 +11,9 @@ lm-eval and Catwalk's code do (runs of white space plus one, in the original tex
 the published Catwalk card divides by the model's tokens: that is `token_perplexity`, which is only
 comparable between models that share a tokenizer.
 
-Interval: delta method over independent documents. The standard error of ln perplexity is
-sqrt(sum_i (L_i - R U_i)^2) / U with R = L / U, from exact sums; the perplexity's interval is the
-exponential of the one of its logarithm. None below two documents.
+Interval: delta method over n independent documents. The standard error of ln perplexity is
+sqrt(n / (n - 1) sum_i (L_i - R U_i)^2) / U with R = L / U, from exact sums, its quantile Student's;
+the perplexity's interval is the exponential of the one of its logarithm. None below two documents.
 
 Undefined, with its reason: "n=0"; "not measured" where no document has the count; "no words" (or
 tokens, …) where the counts sum to 0; "zero probability" where a document has log-likelihood
@@ -85,7 +85,7 @@ class Perplexity:
     """Exponential of the mean negative log-likelihood, in four units of text."""
 
     name = "perplexity"
-    version = 1
+    version = 2
     columns: tuple[pa.Field, ...] = (_LOGPROB, *_UNITS.values())
     needs: tuple[str, ...] = ("logprob_nats", "n_tokens")
     optional: tuple[str, ...] = ("n_words", "n_bytes", "n_chars")

@@ -234,7 +234,7 @@ def test_probability_mass_is_exact():
             masses[-1] += math.exp(nats)
     found = compute(*rows)["probability_mass"]
     assert found.value == float(sum(map(Fraction, masses)) / 500)
-    assert found.stderr == pytest.approx(np.std(masses) / math.sqrt(500), rel=1e-12)
+    assert found.stderr == pytest.approx(np.std(masses, ddof=1) / math.sqrt(500), rel=1e-12)
 
 
 def test_a_model_that_always_answers_the_same_is_seen():

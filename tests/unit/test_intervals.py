@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.stats import binomtest, norm
+from scipy.stats import t as student
 
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._exact import moments
@@ -83,12 +84,14 @@ def test_the_delta_method_is_the_bootstrap_s():
 def test_the_delta_method_by_hand():
     x, u = [1.0, 2.0, 4.0], [1, 2, 3]
     ratio = 7 / 6
-    by_hand = math.sqrt(sum((a - ratio * b) ** 2 for a, b in zip(x, u, strict=True))) / 6
+    squares = sum((a - ratio * b) ** 2 for a, b in zip(x, u, strict=True))
+    by_hand = math.sqrt(3 / 2 * squares) / 6
     found = intervals.ratio(moments(np.array(x), np.array(u)), unit="nats", higher_is_better=None)
     assert found.value == ratio
     assert found.stderr == pytest.approx(by_hand, rel=1e-15)
     assert (found.low, found.high) == pytest.approx(
-        (ratio - intervals.Z95 * by_hand, ratio + intervals.Z95 * by_hand), rel=1e-15
+        (ratio - student.ppf(0.975, 2) * by_hand, ratio + student.ppf(0.975, 2) * by_hand),
+        rel=1e-12,
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from scipy.stats import binomtest
+from scipy.stats import t as student
 
 from raveval.errors import DataError
 from raveval.metrics import Metric, entropy, greedy, perplexity
@@ -73,16 +74,14 @@ def test_the_interval_is_the_delta_method_s():
     sums, tokens = random_documents(200, 3)
     found = ppl(sums.tolist(), n_tokens=tokens.tolist())
     rate = sums.sum() / tokens.sum()
-    stderr = math.sqrt(((sums - rate * tokens) ** 2).sum()) / tokens.sum()
+    stderr = math.sqrt(200 / 199 * ((sums - rate * tokens) ** 2).sum()) / tokens.sum()
     value = math.exp(-rate)
+    quantile = student.ppf(0.975, 199)
     e = found["token_perplexity"]
     assert e.interval == "delta95"
     assert e.value == pytest.approx(value, rel=1e-13)
     assert e.stderr == pytest.approx(value * stderr, rel=1e-12)
-    ends = (
-        value * math.exp(-1.959963984540054 * stderr),
-        value * math.exp(1.959963984540054 * stderr),
-    )
+    ends = (value * math.exp(-quantile * stderr), value * math.exp(quantile * stderr))
     assert (e.low, e.high) == pytest.approx(ends, rel=1e-12)
     nats = found["nats_per_token"]
     assert nats.stderr == pytest.approx(stderr, rel=1e-12)
@@ -199,7 +198,7 @@ def test_entropy_is_a_mean_over_positions():
     assert found.higher_is_better is None
     ratio = 43 / 13
     residuals = (3 - 3 * ratio) ** 2 + (40 - 10 * ratio) ** 2
-    assert found.stderr == pytest.approx(math.sqrt(residuals) / 13, rel=1e-14)
+    assert found.stderr == pytest.approx(math.sqrt(2 / 1 * residuals) / 13, rel=1e-14)
     assert found.interval == "delta95"
 
 
