@@ -178,10 +178,9 @@ def _remark_lines(comparison: Comparison) -> list[str]:
     family = [_name(comparison, d) for d in comparison.family]
     if family:
         tests = "the one test" if len(family) == 1 else f"the {len(family)} tests"
-        lines.append(
-            f"p (Holm) is adjusted for {tests} of the family ({', '.join(family)}); p-values "
-            "outside of it, and verdicts in brackets, are not"
-        )
+        outside = any(d.p is not None and d.p_holm is None for d in comparison.differences)
+        rest = "; p-values outside of it, and verdicts in brackets, are not" if outside else ""
+        lines.append(f"p (Holm) is adjusted for {tests} of the family ({', '.join(family)}){rest}")
         lines.append(
             "Discordant: right in the baseline only / in the run only. Detectable: the true "
             "difference that such a comparison shows in 80 % of all cases, two-sided at 5 %"
