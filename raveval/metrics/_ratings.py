@@ -137,14 +137,17 @@ def _numbers(array: pa.Array, denominators: pa.Array | None, name: str) -> _Numb
     else:
         lengths = np.ones(n, np.int64)
         raw = _doubles(array)
+    rows = np.repeat(np.arange(n), lengths)
     is_given = ~np.isnan(raw)
-    rows = np.repeat(np.arange(n), lengths)[is_given]
-    raw = raw[is_given]
+    if not is_given.all():
+        raw, rows = raw[is_given], rows[is_given]
     divisors, has_grid = np.ones(n, np.int64), np.zeros(n, np.bool_)
     if denominators is not None:
         divisors = pc.fill_null(denominators, 1).to_numpy(zero_copy_only=False)
         has_grid = pc.is_valid(denominators).to_numpy(zero_copy_only=False)
-    steps, is_plain = _steps(raw, divisors[rows], has_grid[rows])
+        steps, is_plain = _steps(raw, divisors[rows], has_grid[rows])
+    else:
+        steps, is_plain = raw, _is_plain(raw)
     numbers = _Numbers(
         raw, steps, rows, np.bincount(rows, minlength=n), divisors, has_grid, is_plain
     )
@@ -157,11 +160,18 @@ def _steps(
 ) -> tuple[Doubles, NDArray[np.bool_]]:
     """Return each sample in units of its grid, and whether sums of such samples are exact."""
     is_small = (np.abs(raw) <= 1 << _PLAIN_BITS) & (divisors <= _PLAIN_DENOMINATOR)
-    small = np.where(is_small, raw, 0.0)
-    fine = small * (1 << _PLAIN_BITS)
-    is_plain = is_small & (has_grid | (fine == np.rint(fine)))
-    scaled = small * divisors
-    return np.where(is_small, np.where(has_grid, np.rint(scaled), scaled), raw), is_plain
+    scaled = np.where(is_small, raw, 0.0) * divisors
+    steps = np.where(is_small, np.where(has_grid, np.rint(scaled), scaled), raw)
+    return steps, is_small & (has_grid | _is_plain(raw))
+
+
+def _is_plain(raw: Doubles) -> NDArray[np.bool_]:
+    """Return which numbers without a grid are so short that their sums are exact."""
+    with np.errstate(over="ignore"):
+        fine = raw * (1 << _PLAIN_BITS)
+    is_plain: NDArray[np.bool_] = fine == np.rint(fine)
+    is_plain &= np.abs(raw) <= 1 << _PLAIN_BITS
+    return is_plain
 
 
 def _check_grid(numbers: _Numbers, name: str) -> None:

@@ -24,8 +24,10 @@ _LARGEST = (2 - 2.0**-52) * 2.0**1023
 _TAIL = 0.025
 
 
-def mean(values: ValueCounts, *, higher_is_better: bool | None) -> Estimate:
-    """Return the mean, with Student's interval.
+def mean(
+    values: ValueCounts, *, higher_is_better: bool | None, at_least: float = -_LARGEST
+) -> Estimate:
+    """Return the mean, with Student's interval, cut to what values can be.
 
     There is no interval for fewer than two values, nor where all are equal: nothing then tells how
     far others would lie.
@@ -50,7 +52,7 @@ def mean(values: ValueCounts, *, higher_is_better: bool | None) -> Estimate:
         RATING_UNIT,
         n,
         stderr=stderr,
-        low=max(-_LARGEST, value - half_width),
+        low=max(at_least, value - half_width),
         high=min(_LARGEST, value + half_width),
         interval="t95",
         higher_is_better=higher_is_better,

@@ -62,6 +62,12 @@ from raveval.types import Estimate
 _ADJACENT = 1 + 1e-9
 """What is 1 apart on a grid of thirds is not quite so in doubles."""
 
+_NAMES = (
+    *("exact_agreement", "adjacent_agreement", "mean_difference", "mean_absolute_difference"),
+    *("cohen_kappa", "cohen_kappa_linear", "cohen_kappa_quadratic"),
+    *("krippendorff_alpha_nominal", "krippendorff_alpha_ordinal", "krippendorff_alpha_interval"),
+)
+
 _LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -100,10 +106,11 @@ class Agreement:
     def compute(self, state: Counts) -> Mapping[str, Estimate]:
         """Return all numbers of the family."""
         both = {(x, y): count for (x, y), count in state.items() if MISSING not in (x, y)}
-        estimates = {**_by_order(both), **_by_distance(both)}
+        found = {**_by_order(both), **_by_distance(both)}
+        estimates = {name: found[name] for name in _NAMES}
         if both or not state:
             return estimates
-        return {key: replace(e, reason="no valid example") for key, e in estimates.items()}
+        return {name: replace(e, reason="no valid example") for name, e in estimates.items()}
 
     def notes(self, state: Counts) -> Mapping[str, int]:
         """Return rows that lack a rating, and those with an infinite one."""
@@ -190,7 +197,7 @@ def _by_distance(both: tables.Cells) -> dict[str, Estimate]:
     sizes = [(abs(difference), count) for difference, count in differences]
     estimates = {
         "mean_difference": mean(differences, higher_is_better=None),
-        "mean_absolute_difference": mean(sizes, higher_is_better=False),
+        "mean_absolute_difference": mean(sizes, higher_is_better=False, at_least=0.0),
         "cohen_kappa_linear": tables.kappa(table, "linear"),
         "cohen_kappa_quadratic": tables.kappa(table, "quadratic"),
         "krippendorff_alpha_interval": tables.alpha(table, "interval"),

@@ -140,6 +140,12 @@ def test_equal_ratings_on_a_grid_agree():
     assert found["exact_agreement"].value == 1
 
 
+def test_no_interval_of_a_size_goes_below_zero():
+    found = compute([1, 2, 5], [1, 2, 3])["mean_absolute_difference"]
+    assert found.value == pytest.approx(2 / 3)
+    assert found.low == 0
+
+
 def test_missing_and_infinite_ratings():
     x = [1.0, 2.0, NAN, 3.0, INF, INF]
     y = [1.0, None, 2.0, 5.0, INF, 4.0]
