@@ -240,16 +240,27 @@ def _add(
     states[POOLED] = _updated(plugin, states[POOLED], table, rows)
     if GROUP.name not in table.column_names:
         return
-    groups = table.column(GROUP.name)
-    for group in pc.unique(groups).to_pylist():
-        if group:
-            members = table.filter(pc.equal(groups, group))
-            states[group] = plugin.update(states.get(group, plugin.init()), members)
+    for group, members in _by_group(table):
+        states[group] = plugin.update(states.get(group, plugin.init()), members)
     if len(states) > _MOST_GROUPS:
         raise DataError(
             f"{rows.place(0)} and after: more than {_MOST_GROUPS} groups; a group is a subject or "
             f"a source. Name the right field with --map {GROUP.name}=FIELD, or rename the column"
         )
+
+
+def _by_group(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Yield the rows of each group that has a name."""
+    groups = table.column(GROUP.name)
+    if groups.null_count == len(groups):
+        return
+    table = table.take(pc.sort_indices(groups))  # one pass, however many groups there are
+    start = 0
+    for entry in pc.value_counts(table.column(GROUP.name)).to_pylist():
+        group, count = entry["values"], entry["counts"]
+        if group:
+            yield group, table.slice(start, count)
+        start += count
 
 
 def _updated(plugin: Metric[Any], state: Any, table: pa.Table, rows: Rows) -> Any:

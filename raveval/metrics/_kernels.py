@@ -32,6 +32,8 @@ doubles or ranks 10^5 examples. Tables this long are parts of a file that has ma
 ITSELF, DIVIDED, SUBTRACTED = range(3)
 """What is compared between choices: a value, one divided by another, or their difference."""
 
+_ROWS_WORTH_CALLING = 1 << 9  # from which on a kernel that is compiled beats numpy's many passes
+
 _CELLS = 256
 _CELLS_AT_ONCE = 1 << 20  # bounds the memory of the plain crosstab
 _FRACTION = (1 << 52) - 1
@@ -53,8 +55,12 @@ def available() -> bool:
 
 
 def is_worthwhile(n_rows: int) -> bool:
-    """Return whether a table is long enough for a kernel, and there are any."""
-    return n_rows >= ROWS_WORTH_COMPILING and available()
+    """Return whether a table is long enough for a kernel, and there are any.
+
+    Once a long one was met, kernels are there for shorter ones too: the groups of the same file.
+    """
+    is_loaded = _compiled.cache_info().currsize > 0
+    return n_rows >= (_ROWS_WORTH_CALLING if is_loaded else ROWS_WORTH_COMPILING) and available()
 
 
 @cache

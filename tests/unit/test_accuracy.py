@@ -303,8 +303,8 @@ def test_a_large_table_gives_the_bits_of_its_parts(columns: list[str]):
     """The whole is ranked by the kernels where numba is installed, the parts never are."""
     table = random_table(kernels.ROWS_WORTH_COMPILING + 1, seed=8).drop_columns(columns)
     whole, parts = METRIC.update(METRIC.init(), table), METRIC.init()
-    for start in range(0, len(table), 5000):
-        parts = METRIC.update(parts, table.slice(start, 5000))
+    for start in range(0, len(table), 500):
+        parts = METRIC.update(parts, table.slice(start, 500))
     assert whole == parts
     if not columns:
         assert len({scoring for scoring, *_ in whole.ranked}) == 6
@@ -312,11 +312,11 @@ def test_a_large_table_gives_the_bits_of_its_parts(columns: list[str]):
         # raw has no length and is always there, as are chars and bytes; unconditional has no length
         assert possible - whole.invalid.keys() == {(1, 0), (1, 3), (3, 0), (4, 0), (5, 3)}
     found = METRIC.contributions(table)
-    piecewise = [METRIC.contributions(table.slice(i, 5000)) for i in range(0, len(table), 5000)]
+    piecewise = [METRIC.contributions(table.slice(i, 500)) for i in range(0, len(table), 500)]
     for name, (x, u) in found.items():
         np.testing.assert_array_equal(x, np.concatenate([p[name].x for p in piecewise]))
         np.testing.assert_array_equal(u, np.concatenate([p[name].u for p in piecewise]))
-    chosen = pa.concat_arrays([predicted(table.slice(i, 5000)) for i in range(0, len(table), 5000)])
+    chosen = pa.concat_arrays([predicted(table.slice(i, 500)) for i in range(0, len(table), 500)])
     assert predicted(table).equals(chosen)
 
 

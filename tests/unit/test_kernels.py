@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_moments_of_many_rows_are_those_of_their_parts():
     rng = np.random.default_rng(3)
     n = kernels.ROWS_WORTH_COMPILING + 1
     x, y, u = doubles_of_all_magnitudes(n, 4), rng.normal(size=n), rng.integers(0, 2**62, n)
-    parts = [slice(i, i + 4096) for i in range(0, n, 4096)]
+    parts = [slice(i, i + 500) for i in range(0, n, 500)]
     pairs = sum((exact.pair_moments(x[p], y[p]) for p in parts), exact.PairMoments())
     assert exact.pair_moments(x, y) == pairs
     counted = sum((exact.moments(x[p], u[p]) for p in parts), exact.Moments())
@@ -261,6 +262,13 @@ def test_a_million_rankings_and_masses_agree():
         assert len(np.unique(expected.tied)) > 3
     masses = choices_of.plain_masses(given)
     np.testing.assert_array_equal(compiled_masses(given).view(np.int64), masses.view(np.int64))
+
+
+@needs_numba
+def test_a_kernel_that_cannot_be_cached_is_compiled_all_the_same():
+    made: dict[str, Any] = {}
+    exec("def twice(x):\n    return 2 * x\n", made)  # no file, so no place for a cache
+    assert kernels._compiled(made["twice"])(21) == 42
 
 
 def test_numba_waits_for_a_large_array():
