@@ -137,11 +137,10 @@ def count_codes(x: Bytes, y: Bytes, x_values: Doubles, y_values: Doubles) -> Joi
     """
     if not len(x):
         return JointCounts()
-    x_order, y_order = np.argsort(x_values), np.argsort(y_values)
-    table = crosstab(x, y)[x_order[:, None], y_order]
-    i, j = np.nonzero(table)  # in the order of pairs
-    pairs = paired(x_values[x_order[i]], y_values[y_order[j]])
-    return JointCounts((Run(pairs, table[i, j]),))
+    table = crosstab(x, y).ravel()
+    filled = np.flatnonzero(table)
+    pairs = paired(x_values[filled // _CODES], y_values[filled % _CODES])
+    return JointCounts((_run(pairs, table[filled], None),))
 
 
 def paired(x: Doubles, y: Doubles) -> Pairs:

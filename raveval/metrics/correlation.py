@@ -35,8 +35,9 @@ Intervals, for n of at least 4:
   72 (1977) 309-315), carried over to the scale of Fisher's z, where it covers better than as
   tau ± 1.96 errors, "brown-benedetti-z95".
 - `spearman`: percentiles of 2000 bootstrap replicates, drawn from the counts, "bootstrap95"; with
-  more than 2048 distinct pairs Fisher's z with the error of Bonett and Wright (Psychometrika 65
-  (2000) 23-28), "bonett-wright95": atanh(r) ± 1.96 sqrt((1 + r^2 / 2) / (n - 3)).
+  more than 2048 distinct pairs, or 100 000 examples, the delta method's error on the scale of
+  Fisher's z, "delta-z95". It supposes nothing about the ratings, unlike the error of Bonett and
+  Wright (Psychometrika 65 (2000) 23-28), which is too small on coarse scales.
 
 Where examples have a `cluster`, whole clusters are drawn with replacement, "cluster-bootstrap95";
 with more than 2048 distinct pairs, or 65536 rows of cluster and pair, the delta method's error

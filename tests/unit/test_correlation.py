@@ -442,18 +442,31 @@ def test_spearmans_interval_is_the_bootstraps():
     assert found.high == pytest.approx(high, abs=0.3 * float(replicates.std()))
 
 
-def test_spearmans_interval_beyond_the_bootstrap_is_bonett_and_wrights():
+def test_spearmans_interval_beyond_many_distinct_pairs_is_the_delta_methods():
     x, y = normal_pairs(2049, seed=13)
     found = known(correlate(x, y)["spearman"])
-    rho = found.value
-    half_width = 1.959963984540054 * math.sqrt((1 + rho * rho / 2) / 2046)
-    assert found.interval == "bonett-wright95"
-    assert found.low == pytest.approx(math.tanh(math.atanh(rho) - half_width), rel=1e-12)
-    assert found.high == pytest.approx(math.tanh(math.atanh(rho) + half_width), rel=1e-12)
     within = known(correlate(x[:-1], y[:-1])["spearman"])
-    assert within.interval == "bootstrap95"
-    # Of normal ratings both methods tell the same; 2000 replicates know an error to 1.6 %.
-    assert within.high - within.low == pytest.approx(found.high - found.low, rel=0.1)
+    assert (within.interval, found.interval) == ("bootstrap95", "delta-z95")
+    # 2000 replicates know an error to 1.6 %, and an end of the interval to 0.06 errors.
+    assert found.stderr == pytest.approx(within.stderr, rel=0.08)
+    assert found.low == pytest.approx(within.low, abs=0.3 * found.stderr)
+    assert found.high == pytest.approx(within.high, abs=0.3 * found.stderr)
+    # Of normal ratings, Bonett and Wright's error is right as well.
+    rho = found.value
+    expected = (1 - rho * rho) * math.sqrt((1 + rho * rho / 2) / 2046)
+    assert found.stderr == pytest.approx(expected, rel=0.1)
+    z, half_width = math.atanh(rho), 1.959963984540054 * found.stderr / (1 - rho * rho)
+    assert found.low == pytest.approx(math.tanh(z - half_width), rel=1e-12)
+    assert found.high == pytest.approx(math.tanh(z + half_width), rel=1e-12)
+
+
+def test_spearmans_interval_beyond_many_examples_is_the_delta_methods():
+    x, y = rows_of(TABLE * 1562)  # 64 examples each
+    within = known(correlate(x, y)["spearman"])
+    found = known(correlate(np.append(x, [0] * 33), np.append(y, [0] * 33))["spearman"])
+    assert (within.interval, found.interval) == ("bootstrap95", "delta-z95")
+    assert found.stderr == pytest.approx(within.stderr, rel=0.08)
+    assert found.high - found.low == pytest.approx(within.high - within.low, rel=0.1)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
