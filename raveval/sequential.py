@@ -1,7 +1,7 @@
 """Says while two runs are under way whether one is better, with an error rate that peeking keeps.
 
 A test that is repeated whenever more examples are done finds a difference sooner or later, also
-where there is none: a z test at 5 % looked at after each of 2000 pairs is wrong in nearly half of
+where there is none: a z test at 5 % looked at after each of 2000 pairs is wrong in about half of
 all cases. Here the chance of ever being wrong is at most alpha, however often one looks.
 
 Only examples that one run gets right and the other wrong count (discordant pairs). With b of them
