@@ -38,6 +38,18 @@ Cells = Mapping[tuple[int, int], int]
 """(position of the first rater's category, of the second's) → rows."""
 
 
+class Units(NamedTuple):
+    """Rows of several ratings each, counted by what they hold.
+
+    Attributes:
+        ratings: positions of the ratings of each kind of row, at least two, ascending.
+        counts: rows of each kind.
+    """
+
+    ratings: list[tuple[int, ...]]
+    counts: list[int]
+
+
 class Pairs(NamedTuple):
     """How often the categories of two raters meet.
 
@@ -66,17 +78,15 @@ class Pairs(NamedTuple):
             of_second[j] += count
         return of_first, of_second
 
+    def joint_counts(self) -> JointCounts:
+        """Return the cells as arrays."""
+        return JointCounts(np.array(self.first), np.array(self.second), np.array(self.counts))
 
-class Units(NamedTuple):
-    """Rows of several ratings each, counted by what they hold.
-
-    Attributes:
-        ratings: positions of the ratings of each kind of row, at least two, ascending.
-        counts: rows of each kind.
-    """
-
-    ratings: list[tuple[int, ...]]
-    counts: list[int]
+    def units(self) -> Units:
+        """Return the cells as rows of two ratings."""
+        cells = zip(self.first, self.second, strict=True)
+        ratings = [tuple(sorted((self.positions[i], self.positions[j]))) for i, j in cells]
+        return Units(ratings, self.counts)
 
 
 def pairs(cells: Cells) -> Pairs:
@@ -156,11 +166,8 @@ def alpha(table: Pairs, level: Level) -> Estimate:
     value = float(1 - Fraction((2 * n - 1) * seen, by_chance))
     point = Estimate(value, UNIT, n, higher_is_better=True)
     if level != "interval":
-        joint = JointCounts(*(np.array(column) for column in table[1:]))
-        return with_rank_interval(point, joint, is_nominal=level == "nominal")
-    cells = zip(table.first, table.second, strict=True)
-    ratings = [tuple(sorted((table.positions[i], table.positions[j]))) for i, j in cells]
-    return with_value_interval(point, _unit_values(Units(ratings, table.counts)))
+        return with_rank_interval(point, table.joint_counts(), is_nominal=level == "nominal")
+    return with_value_interval(point, unit_values(table.units()))
 
 
 def alpha_interval(units: Units) -> Estimate:
@@ -184,7 +191,7 @@ def alpha_interval(units: Units) -> Estimate:
         return _undefined("constant", n)
     value = float(1 - (size - 1) * seen / by_chance)
     point = Estimate(value, UNIT, n, higher_is_better=True)
-    return with_value_interval(point, _unit_values(units))
+    return with_value_interval(point, unit_values(units))
 
 
 def _undefined(reason: str, n: int) -> Estimate:
@@ -234,7 +241,7 @@ def _mid_ranks(used: Sequence[int]) -> list[int]:
     return ranks
 
 
-def _unit_values(units: Units) -> UnitValues:
+def unit_values(units: Units) -> UnitValues:
     """Return what the interval of alpha is made of: alpha is the same on any linear scale."""
     lowest = min(ratings[0] for ratings in units.ratings)
     width = max(ratings[-1] for ratings in units.ratings) - lowest

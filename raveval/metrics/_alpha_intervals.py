@@ -23,6 +23,10 @@ MOST_RESAMPLED = 1 << 12
 """Kinds of rows up to which the bootstrap is used: less than a second."""
 
 
+Statistic = Callable[[Integers], Doubles]
+"""Alpha of replicates: of each row of counts, shape `(replicates, kinds)`."""
+
+
 class JointCounts(NamedTuple):
     """Rows of two raters: the category of each, from 0 and in order, and how many rows."""
 
@@ -59,26 +63,18 @@ class UnitValues(NamedTuple):
 def with_rank_interval(point: Estimate, table: JointCounts, *, is_nominal: bool) -> Estimate:
     """Return the estimate of nominal or ordinal alpha with its interval."""
     if len(table.counts) > MOST_RESAMPLED:
-        influences = _nominal_influences if is_nominal else _ordinal_influences
-        return _by_delta(point, influences(table), table.counts)
-    disagreement = _nominal_disagreement if is_nominal else _ordinal_disagreement
-    return _by_bootstrap(point, table.counts, _rank_alpha(table, disagreement))
+        return by_delta(point, rank_influences(table, is_nominal=is_nominal), table.counts)
+    return by_bootstrap(point, rank_alpha(table, is_nominal=is_nominal), table.counts)
 
 
 def with_value_interval(point: Estimate, units: UnitValues) -> Estimate:
     """Return the estimate of interval alpha with its interval."""
     if len(units.counts) > MOST_RESAMPLED:
-        return _by_delta(point, _value_influences(units), units.counts)
-
-    def statistic(counts: Integers) -> Doubles:
-        return _value_alpha(units, counts)
-
-    return _by_bootstrap(point, units.counts, statistic)
+        return by_delta(point, value_influences(units), units.counts)
+    return by_bootstrap(point, value_alpha(units), units.counts)
 
 
-def _by_bootstrap(
-    point: Estimate, counts: Integers, statistic: Callable[[Integers], Doubles]
-) -> Estimate:
+def by_bootstrap(point: Estimate, statistic: Statistic, counts: Integers) -> Estimate:
     """Add percentiles of replicates, stretched to the value; NaN is an undefined replicate."""
     replicates = np.concatenate([statistic(chunk) for chunk in count_replicates(counts)])
     known = replicates[~np.isnan(replicates)]
@@ -94,7 +90,7 @@ def _by_bootstrap(
     )
 
 
-def _by_delta(point: Estimate, influences: Doubles, counts: Integers) -> Estimate:
+def by_delta(point: Estimate, influences: Doubles, counts: Integers) -> Estimate:
     """Add the interval from what each row adds to the statistic; these sum to 0 over all rows."""
     stderr = float(np.sqrt((counts * influences**2).sum())) / int(counts.sum())
     if not stderr or point.value is None:
@@ -103,12 +99,9 @@ def _by_delta(point: Estimate, influences: Doubles, counts: Integers) -> Estimat
     return replace(point, stderr=stderr, low=low, high=high, interval="delta95")
 
 
-Disagreement = Callable[[JointCounts, Doubles, Doubles], Doubles]
-"""Do / De of replicates, from the shares of cells and of categories; shape `(replicates, …)`."""
-
-
-def _rank_alpha(table: JointCounts, disagreement: Disagreement) -> Callable[[Integers], Doubles]:
-    """Return the function from replicates of counts to alpha; NaN where one category is left."""
+def rank_alpha(table: JointCounts, *, is_nominal: bool) -> Statistic:
+    """Return nominal or ordinal alpha of replicates; NaN where one category is left."""
+    disagreement = _nominal_disagreement if is_nominal else _ordinal_disagreement
     both = np.concatenate([table.first, table.second])
     order = np.argsort(both, kind="stable")
     starts = np.flatnonzero(np.diff(both[order], prepend=-1))
@@ -136,18 +129,22 @@ def _ordinal_disagreement(table: JointCounts, cells: Doubles, used: Doubles) -> 
     return _quotient(seen, 2 * (used * (ranks - centre[:, None]) ** 2).sum(axis=1))
 
 
-def _value_alpha(units: UnitValues, counts: Integers) -> Doubles:
-    """Return interval alpha for replicates of counts; NaN where one rating is left."""
-    sizes = (counts * units.sizes).sum(axis=1)
-    centre = (counts * (units.sizes * units.means)).sum(axis=1) / sizes
-    between = (counts * (units.sizes * (units.means - centre[:, None]) ** 2)).sum(axis=1)
-    total = (counts * units.within).sum(axis=1) + between
-    seen = (counts * units.between_pairs).sum(axis=1)
-    is_drawn = counts > 0
-    lowest = np.where(is_drawn, units.lowest, 1.0).min(axis=1)
-    highest = np.where(is_drawn, units.highest, 0.0).max(axis=1)
-    values = 1 - (sizes - 1) / sizes * _quotient(seen, 2 * total)
-    return np.where(lowest == highest, np.nan, values)
+def value_alpha(units: UnitValues) -> Statistic:
+    """Return interval alpha of replicates; NaN where one rating is left."""
+
+    def alpha(counts: Integers) -> Doubles:
+        sizes = (counts * units.sizes).sum(axis=1)
+        centre = (counts * (units.sizes * units.means)).sum(axis=1) / sizes
+        between = (counts * (units.sizes * (units.means - centre[:, None]) ** 2)).sum(axis=1)
+        total = (counts * units.within).sum(axis=1) + between
+        seen = (counts * units.between_pairs).sum(axis=1)
+        is_drawn = counts > 0
+        lowest = np.where(is_drawn, units.lowest, 1.0).min(axis=1)
+        highest = np.where(is_drawn, units.highest, 0.0).max(axis=1)
+        values = 1 - (sizes - 1) / sizes * _quotient(seen, 2 * total)
+        return np.where(lowest == highest, np.nan, values)
+
+    return alpha
 
 
 def _quotient(seen: Doubles, by_chance: Doubles) -> Doubles:
@@ -157,8 +154,12 @@ def _quotient(seen: Doubles, by_chance: Doubles) -> Doubles:
     return quotient
 
 
+def rank_influences(table: JointCounts, *, is_nominal: bool) -> Doubles:
+    """Return what a row of each cell adds to nominal or ordinal Do / De, to first order."""
+    return _nominal_influences(table) if is_nominal else _ordinal_influences(table)
+
+
 def _nominal_influences(table: JointCounts) -> Doubles:
-    """Return what a row of each cell adds to Do / De, to first order."""
     used = _shares(table)
     by_chance = 1 - (used**2).sum()
     differs = table.first != table.second
@@ -170,7 +171,6 @@ def _nominal_influences(table: JointCounts) -> Doubles:
 
 
 def _ordinal_influences(table: JointCounts) -> Doubles:
-    """Return what a row of each cell adds to Do / De, to first order."""
     used = _shares(table)
     ranks = np.cumsum(used) - used / 2
     apart = ranks[table.first] - ranks[table.second]
@@ -188,7 +188,7 @@ def _ordinal_influences(table: JointCounts) -> Doubles:
     return influences
 
 
-def _value_influences(units: UnitValues) -> Doubles:
+def value_influences(units: UnitValues) -> Doubles:
     """Return what a row of each kind adds to Do / De, to first order."""
     n = units.counts.sum()
     centre = (units.counts * units.sizes * units.means).sum() / (units.counts * units.sizes).sum()

@@ -258,6 +258,21 @@ def test_the_bootstrap_of_alpha_equals_resampling_rows(level: tables.Level):
     assert estimate.interval == "bootstrap95"
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_replicate_like_the_rows_themselves_has_their_alpha(level: tables.Level):
+    found = tables.pairs(two_raters(12, 40))
+    if level == "interval":
+        statistic = alpha_intervals.value_alpha(tables.unit_values(found.units()))
+    else:
+        statistic = alpha_intervals.rank_alpha(found.joint_counts(), is_nominal=level == "nominal")
+    counts = np.array(found.counts)
+    only_first = np.where(np.arange(len(counts)) == 0, counts.sum(), 0)
+    replicates = statistic(np.array([counts, only_first]))
+    assert replicates[0] == pytest.approx(tables.alpha(found, level).value, abs=1e-14)
+    # The first cell is that of agreement on the lowest rating: nothing differs.
+    assert math.isnan(replicates[1])
+
+
 def plain_alpha(x: Any, y: Any, level: str) -> float:
     """Alpha by the coincidence matrix, as in the textbook."""
     values = sorted({*x, *y})
@@ -282,11 +297,20 @@ def plain_alpha(x: Any, y: Any, level: str) -> float:
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_the_delta_method_of_alpha_is_the_derivative(level: tables.Level, monkeypatch: Any):
+def test_the_delta_method_of_alpha_is_the_derivative(level: tables.Level):
     cells = two_raters(9, 400)
-    monkeypatch.setattr(alpha_intervals, "MOST_RESAMPLED", 0)
-    estimate = tables.alpha(tables.pairs(cells), level)
+    table = tables.pairs(cells)
+    if level == "interval":
+        influences = alpha_intervals.value_influences(tables.unit_values(table.units()))
+    else:
+        influences = alpha_intervals.rank_influences(
+            table.joint_counts(), is_nominal=level == "nominal"
+        )
+    assert (influences * np.array(table.counts)).sum() == pytest.approx(0, abs=1e-10)
+    bootstrap = tables.alpha(table, level)
+    estimate = alpha_intervals.by_delta(bootstrap, influences, np.array(table.counts))
     assert estimate.interval == "delta95"
+    assert estimate.stderr == pytest.approx(bootstrap.stderr, rel=0.08)
     # Do / De where a little of every row is given to one cell, by the coincidence matrix. Alpha's
     # factor (N - 1) / N is 1 at this size.
     size = 10**9

@@ -73,6 +73,7 @@ def test_both_orders_count_a_verdict_that_survives_the_swap():
         ("b", "a", "tie"),  # the second shown won twice: a tie, right
         ("tie", "a", "tie"),  # a tie, right
         ("a", None, "a"),  # not judged twice
+        ("a", "b", "b"),  # the first shown won twice again
     ]
     rows = [
         {"verdict": judge, "verdict_swapped": swapped, "preferred": human}
@@ -80,14 +81,14 @@ def test_both_orders_count_a_verdict_that_survives_the_swap():
     ]
     found = compute(rows)
     both, same = found["accuracy_both_orders"], found["position_consistency"]
-    assert (both.value, both.n) == (3 / 5, 5)
-    assert (same.value, same.n) == (2 / 5, 5)
-    assert found["accuracy_strict"].value == 4 / 6
+    assert (both.value, both.n) == (3 / 6, 6)
+    assert (same.value, same.n) == (2 / 6, 6)
+    assert found["accuracy_strict"].value == 4 / 7
     assert METRIC.notes(state_of(rows)) == {
         "human_ties": 2,
         "judge_ties": 1,
-        "judged_in_both_orders": 5,
-        "first_shown_won_both": 1,
+        "judged_in_both_orders": 6,
+        "first_shown_won_both": 2,
         "second_shown_won_both": 1,
     }
 
