@@ -28,7 +28,7 @@ Flags: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int32]
 Longs: TypeAlias = NDArray[np.int64]
 
-_N_CODES = 0x20000  # beyond it are rare ideographs only, and the table would not fit caches
+_N_CODES = 0x20000  # beyond are rare ideographs, tags and private use; the table stays small
 _WORD, _OTHER, _SPACE, _DELETED, _LEFT = range(5)
 _KIND_BITS = 24  # an entry of the table is kind << 24 | lower case
 _CHAR_MASK = (1 << _KIND_BITS) - 1

@@ -21,6 +21,9 @@ Undefined with the reason "n=0".
 A null prediction is a question without an answer: it scores 0, as in the official script, and is
 counted. A question without references has no score in v1.1: it is left out and counted; the metric
 `squad2` is the one for questions that may have no answer.
+
+What is below says what an answer is worth. Large tables go through a compiled kernel that gives the
+same integers (`_matching`).
 """
 
 from __future__ import annotations
