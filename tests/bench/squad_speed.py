@@ -56,7 +56,7 @@ def main() -> None:
     start = time.process_time()
     if compiled() is None:
         raise SystemExit("numba is not installed: there is no kernel to time")
-    METRICS[1].METRIC.update(METRICS[1].METRIC.init(), synthetic(0.5).table(n_repeats=2))
+    METRICS[1].METRIC.update(METRICS[1].METRIC.init(), synthetic(0.5).table(N_REPEATS))
     print(f"first use of the kernel: {time.process_time() - start:.2f} s of CPU time")
     compare("v1.1, synthetic, 5 % of the rows not ASCII", synthetic(0.05), version=1)
     compare("v1.1, synthetic, all rows not ASCII", synthetic(1.0), version=1)
