@@ -222,7 +222,7 @@ def _report(
 def _compare(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN_A RUN_B…", help="Run directories; the first is the baseline."),
+        typer.Argument(metavar="RUN", help="Two or more run directories, the baseline first."),
     ],
     metrics: Annotated[
         list[str] | None,
