@@ -29,7 +29,7 @@ import pyarrow as pa
 from raveval.metrics import Contribution, Json, Metric, Ratio, State
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import column
-from raveval.metrics._exact import Doubles, Integers, decompose, root
+from raveval.metrics._exact import SCALE_BITS, Doubles, Integers, decompose, root
 from raveval.metrics._state import StateReader, read_state, write_integer, write_state
 from raveval.types import Estimate, row_key
 
@@ -43,6 +43,7 @@ Sums = Mapping[int, tuple[int, int]]
 
 _LOW_BITS = 32
 _ROWS_AT_ONCE = 1 << 20  # 2^20 halves below 2^32 stay below the 2^53 that bincount adds exactly
+_EXACT = 2.0**53  # doubles below it add exactly where they are whole
 _SHIFT_BITS = 11  # a double has fewer than 2^11 exponents
 _KEYS = ("state", "n_unclustered", "clusters")
 
@@ -181,6 +182,9 @@ def _sums(contributions: Mapping[str, Contribution], clusters: pa.Array) -> Mapp
 
 def _sums_by(index: Integers, values: Doubles, n: int) -> list[int]:
     """Return the exact sum of the values of each index below n, in units of 2^-1074."""
+    if float(np.abs(values).sum()) < _EXACT and bool((values == np.rint(values)).all()):
+        whole = np.bincount(index, values, n).astype(np.int64).tolist()
+        return [total << SCALE_BITS for total in whole]
     totals = [0] * n
     for start in range(0, len(values), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
