@@ -91,8 +91,9 @@ def test_means_are_rounded_once():
 
 
 def test_many_samples_are_added_exactly():
-    many = [float(2**20)] * 5000 + [2.0**-20] * 3
+    many = [float(2**20)] * 20001 + [2.0**-20] * 3  # the sum has more bits than a double
     exact = float(sum(map(Fraction, many)) / len(many))
+    assert np.bincount(np.zeros(len(many), int), many)[0] / len(many) != exact
     assert read([many, [1.0, 2.0]]) == [exact, 1.5]
 
 
