@@ -143,6 +143,11 @@ def count_codes(x: Bytes, y: Bytes, x_values: Doubles, y_values: Doubles) -> Joi
     return JointCounts((_run(pairs, table[filled], None),))
 
 
+def count_weighted(x: Doubles, y: Doubles, counts: Integers) -> Run:
+    """Return the counts of pairs that each occur as often as given, at least once."""
+    return _run(paired(x, y), counts, None)
+
+
 def paired(x: Doubles, y: Doubles) -> Pairs:
     """Return x + iy, without the arithmetic that would turn infinite parts into NaN."""
     pairs = np.empty(len(x), np.complex128)

@@ -45,12 +45,8 @@ class RatingPairs:
         )
 
     def notes(self) -> dict[str, int]:
-        """Return how many rows are left out for lack of either rating, zeros omitted."""
-        counts = {
-            "rating_missing": self.n_rating_missing,
-            "reference_rating_missing": self.n_reference_missing,
-        }
-        return {name: count for name, count in counts.items() if count}
+        """Return how many rows lack either rating, zeros omitted."""
+        return missing_notes(self.n_rating_missing, self.n_reference_missing)
 
 
 class _Codes(NamedTuple):
@@ -62,6 +58,12 @@ class _Codes(NamedTuple):
     def values(self) -> Doubles:
         """Return the rating of each byte, as far as it is a double."""
         return (np.arange(_CODES) + self.lowest).astype(np.float64)
+
+
+def missing_notes(n_rating: int, n_reference: int) -> dict[str, int]:
+    """Return the notes on rows that lack a rating, zeros omitted."""
+    counts = {"rating_missing": n_rating, "reference_rating_missing": n_reference}
+    return {name: count for name, count in counts.items() if count}
 
 
 def read_pairs(records: pa.Table) -> RatingPairs:

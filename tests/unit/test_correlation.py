@@ -116,7 +116,7 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("n", [5, 40, 700, 6000])
+@pytest.mark.parametrize("n", [5, 60, 4000])
 @pytest.mark.parametrize("x_shape", SHAPES)
 @pytest.mark.parametrize("y_shape", SHAPES)
 def test_scipy_agrees(n: int, x_shape: str, y_shape: str):
