@@ -10,6 +10,7 @@ a column of denominators declares the ratings' grid, each number stands for the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -66,6 +67,10 @@ class _Numbers(NamedTuple):
     has_grid: NDArray[np.bool_]
     is_plain: NDArray[np.bool_]
 
+    def divisor(self, row: int) -> int | None:
+        """Return the denominator of a row's grid; None where it has none."""
+        return int(self.denominators[row]) if self.has_grid[row] else None
+
 
 def read_ratings(records: pa.Table, field: pa.Field, denominator: pa.Field | None) -> Doubles:
     """Return each row's rating as its canonical double, shape `(n,)`; NaN where it is missing.
@@ -100,7 +105,8 @@ def read_samples(records: pa.Table, field: pa.Field, denominator: pa.Field | Non
     numbers = _numbers(array, denominators, field.name)
     values = numbers.steps / numbers.denominators[numbers.rows] + 0.0
     for place in np.flatnonzero(~numbers.is_plain & np.isfinite(numbers.raw)).tolist():
-        values[place] = _exact_mean(numbers, slice(place, place + 1))
+        row = numbers.rows[place]
+        values[place] = _exact_mean([numbers.raw[place].item()], numbers.divisor(row))
     return Samples(values, numbers.rows, numbers.n_samples)
 
 
@@ -200,27 +206,27 @@ def _means(numbers: _Numbers) -> Doubles:
     n = len(numbers.n_samples)
     is_finite = np.isfinite(numbers.raw)
     sums = np.bincount(numbers.rows, np.where(is_finite, numbers.steps, 0.0), minlength=n)
-    with np.errstate(invalid="ignore"):  # 0 / 0 where a row has no sample
+    # 0 / 0 where a row has no sample; a product beyond 64 bits is of a row that is done again below.
+    with np.errstate(invalid="ignore", divide="ignore"):
         means: Doubles = sums / (numbers.denominators * numbers.n_samples) + 0.0
-    ends = np.cumsum(numbers.n_samples)
     is_exact = np.bincount(numbers.rows, ~numbers.is_plain, minlength=n) == 0
     is_exact &= numbers.n_samples <= _PLAIN_SAMPLES
+    if is_exact.all():
+        return means
+    values, ends = numbers.raw.tolist(), np.cumsum(numbers.n_samples).tolist()
     for row in np.flatnonzero(~is_exact).tolist():
-        end = int(ends[row])
-        means[row] = _exact_mean(numbers, slice(end - int(numbers.n_samples[row]), end))
+        start = ends[row - 1] if row else 0
+        means[row] = _exact_mean(values[start : ends[row]], numbers.divisor(row))
     return means
 
 
-def _exact_mean(numbers: _Numbers, span: slice) -> float:
-    """Return the mean of one row's samples in integers of any size."""
-    values: Sequence[float] = numbers.raw[span].tolist()
-    infinite = {value for value in values if value in (float("inf"), float("-inf"))}
+def _exact_mean(values: Sequence[float], divisor: int | None) -> float:
+    """Return the mean of one row's samples, on their grid if there is one, rounded once."""
+    infinite = {value for value in values if math.isinf(value)}
     if infinite:
-        return infinite.pop() if len(infinite) == 1 else float("nan")
-    row = numbers.rows[span.start]
+        return infinite.pop() if len(infinite) == 1 else math.nan
     ratios = [value.as_integer_ratio() for value in values]
-    if numbers.has_grid[row]:
-        divisor = int(numbers.denominators[row])
+    if divisor:
         ratios = [(_nearest(p * divisor, q), divisor) for p, q in ratios]
     # All denominators are powers of two, or all are the grid's.
     unit = max(q for _, q in ratios)

@@ -135,6 +135,10 @@ def test_grids_against_fractions():
     assert bits(read(lists, denominators)) == bits(np.array(expected) + 0.0)
 
 
+def test_a_grid_as_fine_as_it_gets():
+    assert read([[3.0] * 4, [1.0, 2.0]], [2**62, 2**63 - 1]) == [3.0, 1.5]
+
+
 def test_slices_and_chunks_change_nothing():
     lists = [[1.0, 2.5], None, [0.1, 0.2, 0.3], [], [7.0], [None, 4.0]]
     denominators = [2, 3, 10, None, 7, 1]
