@@ -185,7 +185,7 @@ def cluster_t(sums: Pairs, ratio: Ratio) -> Inference:
         test="cluster_t",
         low=difference - half_width,
         high=difference + half_width,
-        interval="cluster_t95",
+        interval="cluster-t95",
         stderr=stderr,
     )
 

@@ -28,7 +28,7 @@ class Difference:
         difference: value - baseline.
         reason: why there is no difference.
         low, high, interval: its 95 % interval and how it was made ("newcombe95", "bootstrap95",
-            "cluster_t95").
+            "cluster-t95").
         p, test: two-sided p-value and the test ("mcnemar_exact", "paired_bootstrap", "cluster_t").
         p_holm: adjusted for the family; None outside of the family.
         stderr, detectable: standard error, and the true difference that such a comparison shows in

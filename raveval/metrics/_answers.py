@@ -125,7 +125,8 @@ class AnswerCounts:
         mean, mean_square = self._power_sum(1) / n, self._power_sum(2) / n
         value, stderr = float(mean), intervals.mean_stderr(mean, mean_square, n)
         if stderr:
-            low, high = intervals.normal(value, stderr, at_least=0.0, at_most=1.0)
+            half_width = intervals.student95(n - 1) * stderr
+            low, high = max(0.0, value - half_width), min(1.0, value + half_width)
         else:  # no spread was seen, which is no proof that there is none
             low, high = intervals.wilson(mean, n)
         return Estimate(
@@ -135,7 +136,7 @@ class AnswerCounts:
             stderr=stderr,
             low=low,
             high=high,
-            interval="normal95" if stderr else "wilson95",
+            interval="t95" if stderr else "wilson95",
             higher_is_better=True,
         )
 

@@ -14,7 +14,7 @@ none, so two empty texts match exactly with F1 0; both are the best over the ref
 evaluation script v1.1, Rajpurkar et al., EMNLP 2016). The mean is taken from exact counts of
 2s/(lp+lg), the same number without the script's rounding, which sums in the order of the file.
 
-Intervals: Wilson for exact match; for F1 the normal one of a mean, from the exact sample variance,
+Intervals: Wilson for exact match; for F1 Student's of a mean, from the exact sample variance,
 cut to [0, 1]; where all scores are equal, Wilson's, which is conservative for scores in [0, 1].
 Undefined with the reason "n=0".
 
@@ -160,7 +160,7 @@ class Squad:
     """Exact match and F1 of SQuAD v1.1."""
 
     name = "squad"
-    version = 1
+    version = 2
     columns: tuple[pa.Field, ...] = (PREDICTION, REFERENCES)
     needs: tuple[str, ...] = ("prediction", "references")
     optional: tuple[str, ...] = ()

@@ -87,7 +87,7 @@ class Squad2:
     """Exact match and F1 of SQuAD v2.0, over all questions and by whether there is an answer."""
 
     name = "squad2"
-    version = 1
+    version = 2
     columns: tuple[pa.Field, ...] = (PREDICTION, REFERENCES)
     needs: tuple[str, ...] = ("prediction", "references")
     optional: tuple[str, ...] = ()

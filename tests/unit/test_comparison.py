@@ -185,7 +185,7 @@ class TestClusters:
         sums = np.array([sum(-(i % 7 == 0) for i in range(4 * c, 4 * c + 4)) for c in range(10)])
         # the mean of equal clusters is an ordinary mean
         expected = stats.ttest_1samp(sums / 4, 0)
-        assert (d.test, d.interval, d.n, d.n_units) == ("cluster_t", "cluster_t95", 40, 10)
+        assert (d.test, d.interval, d.n, d.n_units) == ("cluster_t", "cluster-t95", 40, 10)
         assert d.p == pytest.approx(max(expected.pvalue, 2.0 ** (1 - d.n_differing)), rel=1e-9)
         assert (d.low, d.high) == pytest.approx(tuple(expected.confidence_interval()), rel=1e-9)
         assert comparison.pairings[0].n_clusters == 10

@@ -172,7 +172,7 @@ def test_means_and_standard_errors():
     f1 = [s.f1 for s in scores]
     assert found["f1"].value == pytest.approx(np.mean(f1), rel=1e-13)
     assert found["f1"].stderr == pytest.approx(np.std(f1, ddof=1) / np.sqrt(300), rel=1e-12)
-    assert found["f1"].interval == "normal95"
+    assert found["f1"].interval == "t95"
     assert found["exact_match"].value == sum(s.exact for s in scores) / 300
     assert found["exact_match"].interval == "wilson95"
 
