@@ -206,7 +206,7 @@ def _means(numbers: _Numbers) -> Doubles:
     n = len(numbers.n_samples)
     is_finite = np.isfinite(numbers.raw)
     sums = np.bincount(numbers.rows, np.where(is_finite, numbers.steps, 0.0), minlength=n)
-    # 0 / 0 where a row has no sample; a product beyond 64 bits is of a row that is done again below.
+    # 0 / 0 where a row has no sample; a row whose product is beyond 64 bits is done again below.
     with np.errstate(invalid="ignore", divide="ignore"):
         means: Doubles = sums / (numbers.denominators * numbers.n_samples) + 0.0
     is_exact = np.bincount(numbers.rows, ~numbers.is_plain, minlength=n) == 0
