@@ -24,6 +24,12 @@ HEADLINE = (
     "bits_per_byte",
     "nats_per_token",
     "entropy_nats",
+    "pearson",
+    "spearman",
+    "kendall_tau_b",
+    "accuracy_without_human_ties",
+    "accuracy_strict",
+    "mean_rating",
 )
 """Metrics that a task is quoted by come first, in this order."""
 
@@ -38,6 +44,8 @@ AUXILIARY = (
     "relative_improvement_per_n_choices",
     "probability_mass",
     "random_baseline",
+    "most_frequent_index_share",
+    "token_perplexity_finite",
 )
 """Metrics that explain another one come last, in this order; all others stand between."""
 
