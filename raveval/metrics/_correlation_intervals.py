@@ -22,8 +22,11 @@ MOST_CELLS = 2048
 """Distinct pairs up to which replicates are drawn: a second for so many, a tenth for a grid."""
 
 MOST_PAIRS = 100_000
-"""Pairs up to which they are resampled: with more, the coefficient is normal to well within the
-3 % by which the ends of an interval vary that 2000 replicates make."""
+"""Pairs up to which they are resampled.
+
+With more, a coefficient is normal on Fisher's scale to well within the 1.5 % of the width by which
+2000 replicates let each end of an interval vary.
+"""
 
 MOST_CLUSTERED_ROWS = 1 << 16
 """Rows of cluster and pair up to which clusters are resampled."""

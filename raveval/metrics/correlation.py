@@ -22,15 +22,15 @@ A null or NaN rating is missing: the example is left out and counted in the note
 both counts in both). Infinite ratings have ranks as others do, but no Pearson correlation.
 Undefined: "n<2"; "constant" where either side has one value only; "non-finite".
 
-All values are exact ratios of integers, rounded once: the state is how often each pair of ratings
-occurs, so that neither sharding nor a common offset of the ratings can move a digit.
+All values are exact ratios of integers, or roots of such, rounded once: the state is how often each
+pair of ratings occurs, so neither sharding nor a common offset of the ratings can move a digit.
 
 Intervals, for n of at least 4:
 
 - `pearson`: Fisher's z (Biometrika 10 (1915) 507-521), "fisher-z95": atanh(r) ± 1.96 / sqrt(n - 3).
   It supposes ratings that are about normal; on a coarse scale it is too narrow (three values, most
-  ratings the middle one, r = 0.69, n = 100: 76 % of simulated intervals held the truth, 94 % of
-  those of Spearman's and Kendall's).
+  ratings the middle one, r = 0.69, n = 100: 76 % of simulated intervals held the truth, 94 and 95 %
+  of Spearman's and tau-b's).
 - `kendall_tau_b`, `kendall_tau_c`: the large-sample error in closed form (Brown and Benedetti, JASA
   72 (1977) 309-315), carried over to the scale of Fisher's z, where it covers better than as
   tau ± 1.96 errors, "brown-benedetti-z95".
@@ -39,14 +39,15 @@ Intervals, for n of at least 4:
   Fisher's z, "delta-z95". It supposes nothing about the ratings, unlike the error of Bonett and
   Wright (Psychometrika 65 (2000) 23-28), which is too small on coarse scales.
 
-Where examples have a `cluster`, whole clusters are drawn with replacement, "cluster-bootstrap95";
-with more than 2048 distinct pairs, or 65536 rows of cluster and pair, the delta method's error
+Where examples have a `cluster`, whole clusters are drawn with replacement, "cluster-bootstrap95"
+(of 20 clusters 92 to 93 % of simulated intervals held the truth, of 100 some 93 %); with more than 2048 distinct pairs, or 65536 rows of cluster and pair, the delta method's error
 among clusters and Student's quantile take their place, "cluster-t95". There is no interval with one
 cluster, or where some examples have a cluster and others not; the notes count both.
 
 An interval is widened to its value where it does not reach it. A perfect correlation, or another
 without any spread over replicates, has neither error nor interval: that no spread was seen is no
-proof that there is none.
+proof that there is none. Nor is there an interval from replicates of which more than one in 20 is
+undefined, a side being constant in it.
 """
 
 from __future__ import annotations
