@@ -40,9 +40,10 @@ Intervals, for n of at least 4:
   Wright (Psychometrika 65 (2000) 23-28), which is too small on coarse scales.
 
 Where examples have a `cluster`, whole clusters are drawn with replacement, "cluster-bootstrap95"
-(of 20 clusters 92 to 93 % of simulated intervals held the truth, of 100 some 93 %); with more than 2048 distinct pairs, or 65536 rows of cluster and pair, the delta method's error
-among clusters and Student's quantile take their place, "cluster-t95". There is no interval with one
-cluster, or where some examples have a cluster and others not; the notes count both.
+(in simulation 92 to 93 % held the truth with 20 clusters, 93 to 94 % with 100). With more than 2048
+distinct pairs, or 65536 rows of cluster and pair, the delta method's error among clusters and
+Student's quantile take their place, "cluster-t95". There is no interval with one cluster, or where
+some examples have a cluster and others not; the notes count both.
 
 An interval is widened to its value where it does not reach it. A perfect correlation, or another
 without any spread over replicates, has neither error nor interval: that no spread was seen is no
