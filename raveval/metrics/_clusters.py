@@ -182,7 +182,9 @@ def _sums(contributions: Mapping[str, Contribution], clusters: pa.Array) -> Mapp
 
 def _sums_by(index: Integers, values: Doubles, n: int) -> list[int]:
     """Return the exact sum of the values of each index below n, in units of 2^-1074."""
-    if float(np.abs(values).sum()) < _EXACT and bool((values == np.rint(values)).all()):
+    with np.errstate(over="ignore"):  # then they are not small
+        is_small = float(np.abs(values).sum()) < _EXACT
+    if is_small and bool((values == np.rint(values)).all()):
         whole = np.bincount(index, values, n).astype(np.int64).tolist()
         return [total << SCALE_BITS for total in whole]
     totals = [0] * n
