@@ -16,7 +16,7 @@ A rubric file is YAML with exactly these keys:
     …
     score5_description: It names one for each claim.
 
-How a verdict is read from what the judge wrote stands in `raveval._verdicts`.
+How a verdict is read from what the judge wrote stands in `raveval.judging.verdicts`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from raveval._judge_layout import (
+from raveval.errors import ConfigError, DataError
+from raveval.judging.layout import (
     ABSOLUTE_HEADINGS,
     OPTIONAL_SECTIONS,
     RELATIVE_HEADINGS,
@@ -34,8 +35,7 @@ from raveval._judge_layout import (
     clean_prompt,
     split_prompt,
 )
-from raveval._verdicts import Reason, Verdict, read_choice, read_score
-from raveval.errors import ConfigError, DataError
+from raveval.judging.verdicts import Reason, Verdict, read_choice, read_score
 from raveval.strict_yaml import Strict, read_yaml, validate
 
 __all__ = [
