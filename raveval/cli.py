@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from raveval.config import RunConfig
-    from raveval.tasks import Source, Task
+    from raveval.tasks import Task
+    from raveval.tasks.sections import Source
     from raveval.types import Results
 
 EXIT_FAILED = 1

@@ -16,6 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError, field_validator, model
 from raveval import registry
 from raveval.errors import ConfigError, nearest
 from raveval.strict_yaml import Strict, read_yaml, validate
+from raveval.tasks.sections import SamplingSection
 from raveval.types import ModelRef
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
@@ -79,18 +80,23 @@ class TaskConfig(Strict):
     limit: int | None = Field(default=None, ge=1)
     num_fewshot: int | None = Field(default=None, ge=0)
     fewshot_path: str | None = None
+    sampling: SamplingSection | None = None
     metrics: list[str] | None = Field(default=None, min_length=1)
 
 
 class EvaluateConfig(Strict):
-    """All that can move a number."""
+    """All that can move a number.
+
+    `chat` unset: a judge is asked in chat turns where its model has a template, all else is asked
+    as plain text.
+    """
 
     model: ModelConfig
     tasks: list[TaskConfig] = Field(min_length=1)
     engine: EngineConfig = EngineConfig(name="vllm")
     judge: ModelConfig | None = None
     seed: int = Field(default=1234, ge=0, lt=2**63)
-    chat: bool = False
+    chat: bool | None = None
     system_prompt: str | None = None
     on_overlong: Literal["refuse", "count"] = "refuse"
 
@@ -123,8 +129,8 @@ class EvaluateConfig(Strict):
 
     @model_validator(mode="after")
     def _system_prompt_needs_chat(self) -> Self:
-        if self.system_prompt is not None and not self.chat:
-            raise ValueError("system_prompt: only chat prompts have one; set chat: true")
+        if self.system_prompt is not None and self.chat is False:
+            raise ValueError("system_prompt: only chat prompts have one; leave chat: false out")
         return self
 
 

@@ -149,7 +149,7 @@ def read_replies(table: pa.Table, examples: Sequence[Example]) -> list[Answers]:
 
 def _reply(kind: str, fields: dict[str, Any]) -> Reply:
     if kind == "Failure":
-        return Failure(Status(fields["status"]), fields["message"])
+        return Failure(**{**fields, "status": Status(fields["status"])})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in fields.items()}
     return cast("Reply", _KINDS[kind](**values))
 

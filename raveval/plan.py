@@ -19,7 +19,7 @@ from raveval.evaluate import load_metric, load_protocol
 from raveval.fingerprint import checkpoint_digest, digest, digest_each, first_difference, plain
 from raveval.lengths import lengths, overlong_message
 from raveval.metrics import _clusters
-from raveval.protocols import EvaluationProtocol, TaskSettings, schema
+from raveval.protocols import EvaluationProtocol, Grading, TaskSettings, schema
 from raveval.store import LAYOUT, RunDirectory, shards_of
 from raveval.types import Example, ModelRef, Shard
 
@@ -178,17 +178,22 @@ def _plan_task(
     encoder: Any,
 ) -> PlannedTask:
     task = tasks.load_task(entry.task)
+    if entry.sampling is not None:
+        task = tasks.with_sampling(task, entry.sampling)
     name = entry.name or task.name
     protocol = load_protocol(task.protocol)
     metrics = tuple(entry.metrics or task.metrics or protocol.METRICS)
     _check_metrics(name, metrics, protocol)
+    chat = protocol.ASKS_A_JUDGE and encoder.has_chat_template
+    if evaluate.chat is not None:
+        chat = evaluate.chat
     options = tasks.Options(
         path=entry.path,
         split=entry.split,
         limit=entry.limit,
         num_fewshot=entry.num_fewshot,
         fewshot_path=entry.fewshot_path,
-        chat=evaluate.chat,
+        chat=chat,
         system_prompt=evaluate.system_prompt,
     )
     num_fewshot = task.num_fewshot if entry.num_fewshot is None else entry.num_fewshot
@@ -200,6 +205,7 @@ def _plan_task(
         no_answer=task.no_answer,
         may_truncate=task.may_truncate,
         seed=evaluate.seed,
+        grading=task.grading.settings() if task.grading else Grading(),
     )
     n_tokens = lengths(examples, protocol, settings, encoder)
     too_long = {id: n for id, n in n_tokens.items() if n > encoder.max_model_len}
@@ -219,10 +225,11 @@ def _plan_task(
                 "protocol": {"name": task.protocol, "version": protocol.ANSWER_VERSION},
                 "task_version": task.version,
                 "num_fewshot": num_fewshot,
-                "chat": evaluate.chat,
+                "chat": chat,
                 "seed": evaluate.seed,
                 "n_examples": len(examples),
                 "sampling": asdict(settings.sampling),
+                "grading": asdict(settings.grading) if task.grading else None,
                 "may_truncate": settings.may_truncate,
                 "examples": digest_each(asdict(example) for example in examples),
             }

@@ -25,7 +25,7 @@ from raveval.plan import (
     score_inputs,
 )
 from raveval.progress import Progress
-from raveval.protocols import TaskSettings
+from raveval.protocols import Grading, TaskSettings
 from raveval.reduce import reduce_run
 from raveval.scoring import score_shard
 from raveval.store import RunDirectory, shards_of
@@ -185,9 +185,10 @@ def task_spec(entry: Mapping[str, Any]) -> TaskSpec:
     settings = dict(entry["settings"])
     sampling = {**settings.pop("sampling")}
     sampling["stop"] = tuple(sampling["stop"])
+    grading = Grading(**settings.pop("grading", {}))
     return TaskSpec(
         protocol=entry["protocol"],
-        settings=TaskSettings(sampling=Sampling(**sampling), **settings),
+        settings=TaskSettings(sampling=Sampling(**sampling), grading=grading, **settings),
         metrics=tuple(entry["metrics"]),
         reply_fingerprint=entry["reply_fingerprint"],
         score_fingerprint=entry["score_fingerprint"],

@@ -46,6 +46,10 @@ EXAMPLE_COLUMNS = pa.schema(
         pa.field("continuations", pa.list_(pa.string())),
         pa.field("gold", pa.int32()),
         pa.field("references", pa.list_(pa.string())),
+        pa.field("second_prompt", pa.string()),
+        pa.field("second_messages", _TURNS),
+        pa.field("reference_ratings", pa.list_(pa.float64())),
+        pa.field("preferred", pa.string()),
         pa.field("text", pa.string()),
         pa.field("n_words", pa.int64()),
         pa.field("n_words_whitespace", pa.int64()),
@@ -381,6 +385,7 @@ def _commit_table(path: Path, table: pa.Table) -> None:
 def _example_row(example: Example) -> dict[str, Any]:
     prompt, messages = _split_prompt(example.prompt)
     unconditional_prompt, unconditional_messages = _split_prompt(example.unconditional_prompt)
+    second_prompt, second_messages = _split_prompt(example.second_prompt)
     return {
         **{name: getattr(example, name) for name in Example.__dataclass_fields__},
         "row_key": example.row_key,
@@ -388,6 +393,8 @@ def _example_row(example: Example) -> dict[str, Any]:
         "messages": messages,
         "unconditional_prompt": unconditional_prompt,
         "unconditional_messages": unconditional_messages,
+        "second_prompt": second_prompt,
+        "second_messages": second_messages,
         "fields": list(example.fields.items()),
     }
 
@@ -399,8 +406,10 @@ def _example(row: dict[str, Any]) -> Example:
         "unconditional_prompt": _join_prompt(
             row["unconditional_prompt"], row["unconditional_messages"]
         ),
+        "second_prompt": _join_prompt(row["second_prompt"], row["second_messages"]),
         "continuations": tuple(row["continuations"]),
         "references": tuple(row["references"]),
+        "reference_ratings": tuple(row["reference_ratings"]),
         "fields": dict(row["fields"]),
     }
     return Example(**values)

@@ -66,6 +66,10 @@ class Example:
             space; a context never ends in one.
         gold: index of the right continuation; None where there is none.
         references: answers that count as right, for question answering.
+        second_prompt: with two prompts of a judge, that of response b (ranking), or the one that
+            shows the responses in the other order (relative grading).
+        reference_ratings: what a trusted rater gave, one or several times.
+        preferred: the response that a person preferred: "a", "b" or "tie".
         text: the document of language modelling, as it is scored.
         n_words, n_words_whitespace, n_bytes, n_chars: size of the original document, counted before
             any detokenisation, as published numbers are; `n_words` is what word perplexity divides
@@ -81,6 +85,9 @@ class Example:
     continuations: tuple[str, ...] = ()
     gold: int | None = None
     references: tuple[str, ...] = ()
+    second_prompt: Prompt | None = None
+    reference_ratings: tuple[float, ...] = ()
+    preferred: str | None = None
     text: str = ""
     n_words: int = 0
     n_words_whitespace: int = 0
@@ -154,13 +161,17 @@ Request = Generate | ScoreChoices | ScoreDocument
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A generated text; `finish_reason` is "stop" (a stop string or end token) or "length"."""
+    """A generated text; `finish_reason` is "stop" (a stop string or end token) or "length".
+
+    `label` is the protocol's: which of its several questions this answers.
+    """
 
     text: str
     finish_reason: Literal["stop", "length"]
     n_prompt_tokens: int
     n_output_tokens: int
     n_truncated_tokens: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +220,7 @@ class Failure:
 
     status: Status
     message: str
+    label: str = ""
 
 
 Reply = Completion | ChoiceScores | DocumentScore | Failure

@@ -34,6 +34,21 @@ COMMON_COLUMNS: tuple[pa.Field, ...] = (
 
 
 @dataclass(frozen=True, slots=True)
+class Grading:
+    """How often a judge is asked.
+
+    Attributes:
+        n_samples: verdicts wanted of each response in absolute grading.
+        max_attempts: how often one verdict is asked for at most, where none can be read.
+        max_tie_rounds: how often a tie is drawn again at most, in ranking.
+    """
+
+    n_samples: int = 3
+    max_attempts: int = 5
+    max_tie_rounds: int = 10
+
+
+@dataclass(frozen=True, slots=True)
 class TaskSettings:
     """What a protocol may know of a task beside its examples; all of it moves numbers.
 
@@ -46,6 +61,7 @@ class TaskSettings:
     no_answer: str | None = None
     may_truncate: bool = False
     seed: int = 0
+    grading: Grading = Grading()
 
     def sampling_seed(self, example_id: str, purpose: str) -> int:
         """Return a 31-bit seed derived from the run's seed, the example and the purpose."""
@@ -58,10 +74,12 @@ class EvaluationProtocol(Protocol):
 
     `ANSWER_VERSION` is raised when other questions are asked: replies are then not reused.
     `SCORE_VERSION` is raised when the same replies give other records: they are scored again.
+    `ASKS_A_JUDGE`: the model is an evaluator, and asked in chat turns where it has a template.
     """
 
     ANSWER_VERSION: int
     SCORE_VERSION: int
+    ASKS_A_JUDGE: bool
     NEEDS: frozenset[Capability]
     COLUMNS: tuple[pa.Field, ...]
     METRICS: tuple[str, ...]

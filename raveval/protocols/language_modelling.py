@@ -24,6 +24,7 @@ from raveval.types import (
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
+ASKS_A_JUDGE = False
 NEEDS = frozenset({Capability.SCORE})
 METRICS = ("perplexity", "entropy")
 COLUMNS = (

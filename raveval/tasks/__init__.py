@@ -59,7 +59,20 @@ question_answering:
     no_answer       what the model has to say where there is no answer; without it, a row without
                     references is an error
     sampling        max_output_tokens (default 64), stop (default ["\n"]), temperature (0.0),
-                    top_p (1.0)
+                    top_p (1.0), repetition_penalty (1.0)
+
+absolute_grading, ranking, relative_grading: the model is an evaluator (see `raveval.judging`):
+
+    grading         what it is shown: `instruction`, `response` (ranking and relative_grading: a
+                    list `responses` of two), `rubric`, and if there are any `reference` and
+                    `context`, all of them texts; or `prompt` (a list `prompts` of two) where the
+                    row holds the whole prompt. `rubric` is a rubric file, or its six keys as texts.
+                    `samples` (default 3, of absolute_grading), `max_attempts` (5), `max_tie_rounds`
+                    (10, of ranking)
+    reference_ratings   expression: a trusted rater's score, or a list of them
+    preferred       expression: the response that a person preferred, "a", "b" or "tie"
+    sampling        as above, by default max_output_tokens 1024, temperature 1.0, top_p 0.9,
+                    repetition_penalty 1.03; or a preset: prometheus_v1, prometheus_v2
 
 language_modelling, whole documents or the end of a context:
 
@@ -92,12 +105,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
-from raveval import registry, templates
+from raveval import judging, registry
 from raveval.errors import ConfigError, nearest
 from raveval.strict_yaml import Strict, read_yaml, validate
-from raveval.tasks.source import Documents, Format
+from raveval.tasks.sections import (
+    ANSWERING,
+    JUDGING,
+    Card,
+    Expression,
+    Fewshot,
+    GradingSection,
+    SamplingSection,
+    Source,
+    Strings,
+    Text,
+    Texts,
+)
 from raveval.types import Example, Sampling
 
 CATALOG = Path(__file__).parent / "catalog"
@@ -109,7 +134,13 @@ _KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "multiple_choice": (("prompt", "choices", "gold"), ("unconditional", "scoring")),
     "question_answering": (("prompt", "references"), ("answer", "no_answer", "sampling")),
     "language_modelling": ((), ("text", "counted_text", "prompt", "continuation")),
+    "absolute_grading": (("grading",), ("reference_ratings", "sampling")),
+    "ranking": (("grading", "preferred"), ("sampling",)),
+    "relative_grading": (("grading", "preferred"), ("sampling",)),
 }
+JUDGED = frozenset({"absolute_grading", "ranking", "relative_grading"})
+"""Protocols whose model is an evaluator."""
+
 _PROTOCOL_KEYS = frozenset(key for keys in _KEYS.values() for part in keys for key in part)
 
 _OTHER_NAMES = {
@@ -132,83 +163,6 @@ _OTHER_NAMES = {
     "fewshot_delimiter": "write `fewshot: {separator: …}`",
 }
 """Keys that users know from the LM Evaluation Harness."""
-
-
-def _text(source: str) -> str:
-    try:
-        templates.text(source)
-    except ConfigError as exc:
-        raise ValueError(str(exc)) from exc
-    return source
-
-
-def _expression(source: str) -> str:
-    try:
-        templates.expression(source)
-    except ConfigError as exc:
-        raise ValueError(str(exc)) from exc
-    return source
-
-
-Text = Annotated[str, AfterValidator(_text)]
-Expression = Annotated[str, AfterValidator(_expression)]
-Strings = Annotated[tuple[str, ...], Field(strict=False)]
-Texts = Annotated[tuple[Text, ...], Field(strict=False)]
-
-
-class Card(Strict):
-    """What a reader should know; nothing here moves a number."""
-
-    description: str = ""
-    homepage: str = ""
-    license: str = ""
-    paper: str = ""
-    language: str = ""
-    kind: str = ""
-    notes: str = ""
-
-
-class Source(Strict):
-    """Where the rows are."""
-
-    path: str | None = None
-    hub: str | None = None
-    config: str | None = None
-    revision: str = "main"
-    split: str | None = None
-    format: Format | None = None
-    documents: Documents = "file"
-    split_on: Annotated[str, Field(min_length=1)] | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.path is None) == (self.hub is None):
-            raise ValueError("give one of `path` and `hub`")
-        if self.hub is not None and self.split is None:
-            raise ValueError("a dataset of the hub needs its `split`")
-        if self.path is not None and (self.config or self.split):
-            raise ValueError("`config` and `split` belong to a dataset of the hub, not to a `path`")
-        return self
-
-
-class Fewshot(Strict):
-    """Where shots come from and how many are shown."""
-
-    num: Annotated[int, Field(ge=0)] = 0
-    split: str | None = None
-    path: str | None = None
-    order: Literal["random", "first"] = "random"
-    within_group: bool = False
-    separator: str = "\n\n"
-
-
-class SamplingSection(Strict):
-    """How answers are generated."""
-
-    max_output_tokens: Annotated[int, Field(ge=1)] = 64
-    stop: Strings = ("\n",)
-    temperature: Annotated[float, Field(ge=0, strict=False)] = 0.0
-    top_p: Annotated[float, Field(gt=0, le=1, strict=False)] = 1.0
 
 
 class Task(Strict):
@@ -235,6 +189,9 @@ class Task(Strict):
     answer: Text | None = None
     no_answer: str | None = None
     sampling_section: SamplingSection = Field(default=SamplingSection(), alias="sampling")
+    grading: GradingSection | None = None
+    reference_ratings: Expression | None = None
+    preferred: Expression | None = None
     text: Text | None = None
     counted_text: Text | None = None
     continuation: Text | None = None
@@ -252,6 +209,10 @@ class Task(Strict):
             raise ValueError("scoring: unconditional needs `unconditional`, the bare context")
         if self.fewshot.within_group and self.group is None:
             raise ValueError("fewshot.within_group needs `group`")
+        if self.grading is not None and self.protocol in JUDGED:
+            self.grading.check(self.protocol)
+            if self.fewshot.num:
+                raise ValueError("fewshot: a judge is asked without shots")
         return self
 
     def _check_keys(self) -> None:
@@ -275,13 +236,7 @@ class Task(Strict):
     @property
     def sampling(self) -> Sampling:
         """How answers are generated, as requests carry it."""
-        section = self.sampling_section
-        return Sampling(
-            max_output_tokens=section.max_output_tokens,
-            temperature=section.temperature,
-            top_p=section.top_p,
-            stop=section.stop,
-        )
+        return self.sampling_section.over(JUDGING if self.protocol in JUDGED else ANSWERING)
 
     @property
     def num_fewshot(self) -> int:
@@ -351,11 +306,21 @@ def _read(path: Path) -> Task:
         raise ConfigError(
             f"{path}: the file's name is the task's name: letters, digits, '_', '-', '.' only"
         )
+    _read_rubric_file(content, path)
     for section in ("source", "fewshot"):
         values = content.get(section)
         if isinstance(values, dict) and isinstance(values.get("path"), str):
             content[section] = {**values, "path": str(path.parent / values["path"])}
     return validate(Task, {**content, "name": path.stem}, where=str(path))
+
+
+def _read_rubric_file(content: dict[str, Any], path: Path) -> None:
+    """Put the texts of a rubric file where the task names one; braces in them mean themselves."""
+    grading = content.get("grading")
+    if isinstance(grading, dict) and isinstance(grading.get("rubric"), str):
+        texts = judging.read_rubric(path.parent / grading["rubric"]).content()
+        literal = {key: f"{{% raw %}}{text}{{% endraw %}}" for key, text in texts.items()}
+        content["grading"] = {**grading, "rubric": literal}
 
 
 def load_examples(task: Task, options: Options, *, seed: int) -> list[Example]:
@@ -369,6 +334,14 @@ def load_examples(task: Task, options: Options, *, seed: int) -> list[Example]:
     from raveval.tasks import loading
 
     return loading.examples(task, options, seed=seed)
+
+
+def with_sampling(task: Task, section: SamplingSection) -> Task:
+    """Return a task whose answers are generated as `section` says, and else as its own."""
+    given = section.model_dump(exclude_none=True)
+    return task.model_copy(
+        update={"sampling_section": task.sampling_section.model_copy(update=given)}
+    )
 
 
 def provenance(task: Task, options: Options) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from raveval.judging import SYSTEM_LINE
 from raveval.tasks import Options, Task
 from raveval.tasks.question import Question
 from raveval.types import Example, Message, Prompt
@@ -19,6 +20,8 @@ def example(
 
     Documents are scored as they stand, whether or not the run is a chat.
     """
+    if question.judge_prompts:
+        return _judged(options, question)
     if options.chat and task.text is None:
         prompt: Prompt = _chat(task, options, question, drawn)
         unconditional: Prompt | None = (
@@ -41,6 +44,26 @@ def example(
         group=question.group,
         cluster=question.cluster,
         **_sizes(question.counted_text),
+    )
+
+
+def _judged(options: Options, question: Question) -> Example:
+    """Return what a judge is asked: in turns, or as one text where its model has no template."""
+    system = options.system_prompt or SYSTEM_LINE
+    prompts: list[Prompt] = [
+        (Message("system", system), Message("user", text))
+        if options.chat
+        else f"{system}\n\n{text}"
+        for text in question.judge_prompts
+    ]
+    return Example(
+        id=question.id,
+        prompt=prompts[0],
+        second_prompt=prompts[1] if len(prompts) > 1 else None,
+        reference_ratings=question.reference_ratings,
+        preferred=question.preferred,
+        group=question.group,
+        cluster=question.cluster,
     )
 
 

@@ -7,8 +7,9 @@ from itertools import islice
 from pathlib import Path
 
 from raveval.errors import ConfigError, DataError
-from raveval.tasks import Options, Source, Task, layout, shots
+from raveval.tasks import JUDGED, Options, Task, layout, shots
 from raveval.tasks.question import Question, render
+from raveval.tasks.sections import Source
 from raveval.tasks.source import Layout, Row, read
 from raveval.types import Example
 
@@ -57,14 +58,20 @@ def _n_shots(task: Task, options: Options) -> int:
 
 def _check_options(task: Task, options: Options) -> None:
     n_shots = _n_shots(task, options)
+    is_judged = task.protocol in JUDGED
     if n_shots < 0 or (options.limit is not None and options.limit < 1):
         raise ConfigError(f"task {task.name!r}: num_fewshot must be >= 0 and limit >= 1")
+    if is_judged and n_shots:
+        raise ConfigError(
+            f"task {task.name!r}: num_fewshot is {n_shots}, but a judge is asked without shots; "
+            "leave it out for this task"
+        )
     if task.text is not None and n_shots:
         raise ConfigError(
             f"task {task.name!r}: num_fewshot is {n_shots}, but documents are scored as they "
             "stand, without shots; leave it out for this task"
         )
-    if options.system_prompt is not None and not options.chat:
+    if options.system_prompt is not None and not (options.chat or is_judged):
         raise ConfigError(f"task {task.name!r}: system_prompt needs chat: true")
     if options.split is not None and (options.path is not None or task.source.hub is None):
         raise ConfigError(f"task {task.name!r}: split belongs to the hub's dataset, not to a path")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, TypeVar
 
 from raveval import templates
-from raveval.errors import DataError
+from raveval.errors import ConfigError, DataError
+from raveval.judging import Rubric, absolute_prompt, clean_prompt, relative_prompt, rubric_from
 from raveval.tasks import Task
+from raveval.tasks.sections import RubricSection
 from raveval.tasks.source import Row
+
+PREFERENCES = ("a", "b", "tie")
 
 Value = TypeVar("Value")
 
@@ -26,6 +31,9 @@ class Question:
     gold: int | None = None
     references: tuple[str, ...] = ()
     shown_answer: str = ""
+    judge_prompts: tuple[str, ...] = ()
+    reference_ratings: tuple[float, ...] = ()
+    preferred: str | None = None
     instruction: str = ""
     unconditional: str | None = None
     text: str = ""
@@ -57,6 +65,9 @@ def render(task: Task, row: Row) -> Question:
         gold=gold,
         references=references,
         shown_answer=_shown_answer(task, columns, choices, gold, references),
+        judge_prompts=_judge_prompts(task, columns),
+        reference_ratings=_reference_ratings(task, columns),
+        preferred=_preferred(task, columns),
         instruction=_render(task.instruction, "instruction", columns),
         unconditional=_render(task.unconditional, "unconditional", columns).rstrip(" "),
         text=text,
@@ -161,6 +172,107 @@ def _shown_answer(
     return references[0] if references else task.no_answer or ""
 
 
+def _judge_prompts(task: Task, columns: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what a judge is shown: one prompt, or one for each response or order."""
+    grading = task.grading
+    if grading is None:
+        return ()
+    if grading.prompt is not None:
+        return (clean_prompt(_render(grading.prompt, "grading.prompt", columns)).text,)
+    if grading.prompts is not None:
+        return tuple(
+            clean_prompt(_render(prompt, f"grading.prompts[{index}]", columns)).text
+            for index, prompt in enumerate(grading.prompts)
+        )
+    parts = _JudgedParts(
+        instruction=_render(grading.instruction, "grading.instruction", columns),
+        responses=tuple(
+            _render(response, f"grading.responses[{index}]", columns)
+            for index, response in enumerate(grading.responses or (grading.response or "",))
+        ),
+        rubric=_rubric(grading.rubric, columns),
+        reference=_render(grading.reference, "grading.reference", columns),
+        context=_render(grading.context, "grading.context", columns),
+    )
+    if task.protocol == "relative_grading":
+        return parts.relative()
+    return parts.absolute()
+
+
+@dataclass(frozen=True, slots=True)
+class _JudgedParts:
+    """What the prompts of a judge are laid out from."""
+
+    instruction: str
+    responses: tuple[str, ...]
+    rubric: Rubric
+    reference: str
+    context: str
+
+    def absolute(self) -> tuple[str, ...]:
+        """Return one prompt for each response."""
+        return tuple(
+            absolute_prompt(
+                self.instruction,
+                response,
+                rubric=self.rubric,
+                reference=self.reference,
+                context=self.context,
+            )
+            for response in self.responses
+        )
+
+    def relative(self) -> tuple[str, ...]:
+        """Return the prompts of both orders."""
+        first, second = self.responses
+        return tuple(
+            relative_prompt(
+                self.instruction,
+                pair,
+                rubric=self.rubric,
+                reference=self.reference,
+                context=self.context,
+            )
+            for pair in ((first, second), (second, first))
+        )
+
+
+def _rubric(section: RubricSection | None, columns: Mapping[str, Any]) -> Rubric:
+    texts = {
+        key: _render(text, f"grading.rubric.{key}", columns)
+        for key, text in (section.model_dump() if section else {}).items()
+    }
+    try:
+        return rubric_from(texts, where="grading.rubric")
+    except ConfigError as exc:
+        raise DataError(str(exc)) from exc
+
+
+def _reference_ratings(task: Task, columns: Mapping[str, Any]) -> tuple[float, ...]:
+    if task.reference_ratings is None:
+        return ()
+    value = _value(task.reference_ratings, "reference_ratings", columns)
+    ratings = list(value) if isinstance(value, list | tuple) else [value]
+    for rating in ratings:
+        if isinstance(rating, bool) or not isinstance(rating, int | float) or not isfinite(rating):
+            raise DataError(
+                f"reference_ratings: expected a number or a list of numbers, found {value!r:.60}; "
+                f"{_shown(columns)}"
+            )
+    return tuple(float(rating) for rating in ratings)
+
+
+def _preferred(task: Task, columns: Mapping[str, Any]) -> str | None:
+    if task.preferred is None:
+        return None
+    value = _value(task.preferred, "preferred", columns)
+    if value not in PREFERENCES:
+        raise DataError(
+            f"preferred: expected 'a', 'b' or 'tie', found {value!r:.60}; {_shown(columns)}"
+        )
+    return str(value)
+
+
 def _counted_text(
     task: Task, columns: Mapping[str, Any], text: str, choices: tuple[str, ...]
 ) -> str | None:
@@ -188,7 +300,10 @@ def _id(task: Task, row: Row) -> str:
 
 
 def _check_encodable(question: Question) -> None:
-    parts = (question.id, question.context, *question.choices, *question.references, question.text)
+    parts = (
+        *(question.id, question.context, question.text),
+        *(*question.choices, *question.references, *question.judge_prompts),
+    )
     try:
         for part in (
             *parts,

@@ -59,7 +59,7 @@ def test_shorthands_mean_what_their_long_forms_mean(tmp_path: Path) -> None:
         ({"replicas": "two"}, r"run\.replicas:.*integer.*given 'two'"),
         ({"replicas": 0}, r"run\.replicas:.*given 0"),
         ({"shard_size": 1.5}, r"run\.shard_size"),
-        ({"system_prompt": "be kind"}, "chat: true"),
+        ({"system_prompt": "be kind", "chat": False}, "chat: false"),
     ],
 )
 def test_a_refusal_names_the_key(change: dict[str, Any], message: str) -> None:

@@ -1,0 +1,103 @@
+"""What the judging protocols share: asking for a verdict with a budget, and finding it again.
+
+A judge that says nothing readable is asked again with another seed, a bounded number of times; all
+that it said is kept. A reply's label says which verdict it was asked for and at which attempt
+("2.0": the third sample's first attempt), so that stored replies can be read by a better parser
+without asking again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from raveval.judging import Verdict
+from raveval.protocols import Ask, TaskSettings
+from raveval.types import Answers, Completion, Example, Failure, Generate, Prompt, Reply, Status
+
+Value = TypeVar("Value", int, str)
+Read = Callable[[Completion], Verdict[Value]]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Value]):
+    """One verdict as it was asked for.
+
+    Attributes:
+        value: the verdict; None where none could be read within the budget.
+        feedback: what the judge wrote before it, or at the last attempt.
+        refused: why each unreadable attempt was, in their order.
+        failure: the engine's, where it did not answer; nothing else is known then.
+    """
+
+    value: Value | None
+    feedback: str
+    refused: tuple[str, ...]
+    failure: Failure | None = None
+
+
+async def ask_verdict(
+    example: Example,
+    prompt: Prompt,
+    purpose: str,
+    ask: Ask,
+    settings: TaskSettings,
+    read: Read[Value],
+) -> list[Reply]:
+    """Ask for one verdict until it can be read, the engine fails or the budget is spent."""
+    replies: list[Reply] = []
+    for attempt in range(settings.grading.max_attempts):
+        label = f"{purpose}.{attempt}"
+        sampling = dataclasses.replace(
+            settings.sampling, seed=settings.sampling_seed(example.id, label)
+        )
+        key = f"{example.id}#{label}"
+        reply = await ask(Generate(key, prompt, sampling, settings.may_truncate))
+        if not isinstance(reply, Completion | Failure):
+            raise TypeError(f"the engine answered a prompt with {type(reply).__name__}")
+        replies.append(dataclasses.replace(reply, label=label))
+        if isinstance(reply, Failure) or read(reply).value is not None:
+            break
+    return replies
+
+
+def verdicts(answers: Answers, read: Read[Value]) -> Mapping[str, Asked[Value]]:
+    """Return what was made of each verdict that was asked for, by purpose, in their order.
+
+    A failure without a label is the whole example's: it stands under the purpose "".
+    """
+    attempts: dict[str, list[Completion | Failure]] = {}
+    for reply in answers:
+        if not isinstance(reply, Completion | Failure):
+            raise TypeError(f"unexpected {type(reply).__name__} in the stored replies")
+        attempts.setdefault(reply.label.rpartition(".")[0], []).append(reply)
+    return {purpose: _asked(replies, read) for purpose, replies in attempts.items()}
+
+
+def _asked(replies: Sequence[Completion | Failure], read: Read[Value]) -> Asked[Value]:
+    feedback, refused = "", list[str]()
+    for reply in replies:
+        if isinstance(reply, Failure):
+            return Asked(None, feedback, tuple(refused), reply)
+        found = read(reply)
+        feedback = found.feedback
+        if found.value is not None:
+            return Asked(found.value, feedback, tuple(refused))
+        refused.append(found.reason or "no verdict")
+    return Asked(None, feedback, tuple(refused))
+
+
+def unjudged(asked: Iterable[Asked[Value]]) -> str:
+    """Say why there is no verdict: how many attempts were refused, and for what."""
+    reasons = Counter(reason for each in asked for reason in each.refused)
+    shown = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
+    return f"no usable verdict in {reasons.total()} attempts ({shown})"
+
+
+def status_of(answers: Answers) -> Status:
+    """Return OK, or TRUNCATED where a prompt lost its beginning."""
+    is_cut = any(isinstance(r, Completion) and r.n_truncated_tokens for r in answers)
+    return Status.TRUNCATED if is_cut else Status.OK

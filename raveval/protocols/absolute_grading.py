@@ -1,0 +1,86 @@
+"""Absolute grading: the model is an evaluator, and gives a response a score from 1 to 5.
+
+Prometheus' evaluator protocol (arXiv 2310.08491, section 5.1): the judge sees an instruction, a
+response, a rubric and mostly a reference answer, writes feedback, then a score. Several verdicts
+are sampled, and their mean is the rating (an exact fraction: the samples are kept, never a rounded
+mean). A verdict that cannot be read is asked for again, up to a budget; an example of which no
+sample has a verdict is UNJUDGED, never a score of 0. Against reference ratings come correlations
+and agreement; where a reference rater gave several, `reference_consistency` says how well that
+rater agrees with itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pyarrow as pa
+
+from raveval.engines import Capability
+from raveval.judging import HIGHEST, LOWEST, Verdict, read_score
+from raveval.protocols import Ask, Record, TaskSettings, missing
+from raveval.protocols._grading import Asked, ask_verdict, status_of, unjudged, verdicts
+from raveval.types import Answers, Completion, Example, Status
+
+ANSWER_VERSION = 1
+SCORE_VERSION = 1
+ASKS_A_JUDGE = True
+NEEDS = frozenset({Capability.GENERATE})
+METRICS = ("correlation", "agreement", "rating", "reference_consistency")
+COLUMNS = (
+    pa.field("rating", pa.list_(pa.int32())),
+    pa.field("reference_rating", pa.list_(pa.float64())),
+    pa.field("feedback", pa.list_(pa.string())),
+    pa.field("n_attempts", pa.int32()),
+    pa.field("refused", pa.list_(pa.string())),
+    pa.field("scale_lowest", pa.float64()),
+    pa.field("scale_highest", pa.float64()),
+)
+
+
+def read(reply: Completion) -> Verdict[int]:
+    """Return the score that a judge's answer ends with."""
+    is_cut = reply.finish_reason == "length"
+    return read_score(reply.text, lowest=LOWEST, highest=HIGHEST, is_cut=is_cut)
+
+
+async def answer(example: Example, ask: Ask, settings: TaskSettings) -> Answers:
+    """Sample the verdicts, all at once."""
+    samples = await asyncio.gather(
+        *(
+            ask_verdict(example, example.prompt, str(index), ask, settings, read)
+            for index in range(settings.grading.n_samples)
+        )
+    )
+    return tuple(reply for replies in samples for reply in replies)
+
+
+def score(
+    example: Example, answers: Answers, settings: TaskSettings
+) -> tuple[Status, str | None, Record]:
+    """Return the samples' scores; null where a sample has none."""
+    asked = list(verdicts(answers, read).values())
+    columns = _columns(example, asked)
+    if any(each.value is not None for each in asked):
+        return status_of(answers), None, columns
+    failures = [each.failure for each in asked if each.failure is not None]
+    if failures:
+        return missing(failures[0])
+    return Status.UNJUDGED, unjudged(asked), columns
+
+
+def _columns(example: Example, asked: list[Asked[int]]) -> dict[str, Any]:
+    return {
+        "rating": [each.value for each in asked],
+        "reference_rating": example.reference_ratings,
+        "feedback": [each.feedback for each in asked],
+        "n_attempts": sum(len(each.refused) + (each.value is not None) for each in asked),
+        "refused": [reason for each in asked for reason in each.refused],
+        "scale_lowest": LOWEST,
+        "scale_highest": HIGHEST,
+    }
+
+
+def derive(records: pa.Table) -> pa.Table:
+    """Return the records as they are: nothing follows from the columns together."""
+    return records

@@ -1,0 +1,82 @@
+"""Relative grading: the model is an evaluator that sees two responses at once and picks one.
+
+Prometheus 2's pairwise grading (arXiv 2405.01535, section 3): instruction, rubric and both
+responses stand in one prompt, and the judge names A or B. Every pair is asked in both orders, so
+that a judge that favours a place is seen: `position_consistency` is the share of pairs with the
+same verdict in both, `accuracy_both_orders` counts only verdicts that survive. An example without a
+readable verdict in the order of the data is UNJUDGED; one in the other order alone is kept, and
+left out of what needs both.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import pyarrow as pa
+
+from raveval.engines import Capability
+from raveval.judging import Verdict, read_choice
+from raveval.protocols import Ask, Record, TaskSettings, missing
+from raveval.protocols._grading import ask_verdict, status_of, unjudged, verdicts
+from raveval.types import Answers, Completion, Example, Failure, Status
+
+ANSWER_VERSION = 1
+SCORE_VERSION = 1
+ASKS_A_JUDGE = True
+NEEDS = frozenset({Capability.GENERATE})
+METRICS = ("preference",)
+COLUMNS = (
+    pa.field("preferred", pa.string()),
+    pa.field("verdict", pa.string()),
+    pa.field("verdict_swapped", pa.string()),
+    pa.field("feedback", pa.string()),
+    pa.field("feedback_swapped", pa.string()),
+    pa.field("n_attempts", pa.int32()),
+    pa.field("refused", pa.list_(pa.string())),
+)
+
+_RESPONSES = {"A": "a", "B": "b"}
+_RESPONSES_SWAPPED = {"A": "b", "B": "a"}
+
+
+def read(reply: Completion) -> Verdict[str]:
+    """Return the letter that a judge's answer ends with."""
+    return read_choice(reply.text, is_cut=reply.finish_reason == "length")
+
+
+async def answer(example: Example, ask: Ask, settings: TaskSettings) -> Answers:
+    """Ask in both orders."""
+    asked = await asyncio.gather(
+        ask_verdict(example, example.prompt, "given", ask, settings, read),
+        ask_verdict(example, example.second_prompt or "", "swapped", ask, settings, read),
+    )
+    return tuple(reply for replies in asked for reply in replies)
+
+
+def score(
+    example: Example, answers: Answers, settings: TaskSettings
+) -> tuple[Status, str | None, Record]:
+    """Return which response each order prefers."""
+    if not answers or (isinstance(answers[0], Failure) and not answers[0].label):
+        return missing(answers[0])
+    asked = verdicts(answers, read)
+    given, swapped = asked["given"], asked["swapped"]
+    columns = {
+        "preferred": example.preferred,
+        "verdict": _RESPONSES.get(given.value or ""),
+        "verdict_swapped": _RESPONSES_SWAPPED.get(swapped.value or ""),
+        "feedback": given.feedback,
+        "feedback_swapped": swapped.feedback,
+        "n_attempts": sum(len(e.refused) + (e.value is not None) for e in (given, swapped)),
+        "refused": [*given.refused, *swapped.refused],
+    }
+    if given.value is not None:
+        return status_of(answers), None, columns
+    if given.failure is not None:
+        return missing(given.failure)
+    return Status.UNJUDGED, unjudged((given,)), columns
+
+
+def derive(records: pa.Table) -> pa.Table:
+    """Return the records as they are: nothing follows from the columns together."""
+    return records
