@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -30,7 +31,7 @@ class Encoder(Protocol):
     commit: str | None
 
     def size(self, request: Request) -> int:
-        """Return the tokens that a request needs, output included."""
+        """Return the tokens that a request needs, output included; 0 where nobody can say."""
         ...
 
 
@@ -45,9 +46,16 @@ def lengths(
     A token covers at least one byte, so short examples surely fit and are not encoded. Of the
     others the longest in bytes come first, and once many in a row need less than half of the
     context the rest is taken to fit: should one not, the engine still counts it as overlong.
+
+    Raises:
+        ConfigError: the engine's encoder has a `check`, and it refuses a request.
     """
     with ThreadPoolExecutor(1) as thread:  # a notebook's own loop already runs in this one
         requests = thread.submit(asyncio.run, _requests(examples, protocol, settings)).result()
+    check = getattr(encoder, "check", None)  # a server may lack what a sampling needs
+    if check is not None:
+        for request in itertools.chain.from_iterable(requests.values()):
+            check(request)
     n_bytes = {id: max(map(_upper_bound, asked), default=0) for id, asked in requests.items()}
     lengths: dict[str, int] = {}
     n_short = 0
