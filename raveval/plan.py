@@ -100,6 +100,7 @@ class Plan:
     max_model_len: int
     tasks: tuple[PlannedTask, ...]
     shard_sizes: Mapping[str, int]
+    system_role: str | None = None
 
     def shards(self) -> list[Shard]:
         """Return every shard of the run, tasks in order."""
@@ -118,6 +119,8 @@ class Plan:
             f"output  {run.output} ({run.replicas} replica{'s' * (run.replicas > 1)}, "
             f"{len(self.shards())} shards)",
         ]
+        if self.system_role is not None:
+            lines.append(f"chat    system role: {self.system_role}")
         for task in self.tasks:
             overlong = f", {task.n_overlong} too long" if task.n_overlong else ""
             longest = f", longest {task.longest_tokens} tokens" if task.longest_tokens else ""
@@ -168,7 +171,15 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
         say(f"preparing {entry.name or entry.task}")
         planned.append(_plan_task(entry, evaluate, identity, encoder))
     shard_sizes = reconcile(directory, planned, config.run.shard_size)
-    return Plan(config, model, encoder.max_model_len, tuple(planned), shard_sizes)
+    is_chat = any(task.reply["chat"] for task in planned)
+    return Plan(
+        config,
+        model,
+        encoder.max_model_len,
+        tuple(planned),
+        shard_sizes,
+        system_role=getattr(encoder, "system_role", None) if is_chat else None,
+    )
 
 
 def _plan_task(

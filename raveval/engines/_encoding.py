@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from raveval.engines import _checkpoint
-from raveval.engines._tokens import Tokens, Unencodable
+from raveval.engines._tokens import SystemRole, Tokens, Unencodable
 from raveval.types import (
     ChoiceScores,
     DocumentScore,
@@ -126,6 +126,11 @@ class Encoder:
     def has_chat_template(self) -> bool:
         """Whether prompts of chat turns can be rendered."""
         return self._tokens.has_chat_template
+
+    @property
+    def system_role(self) -> SystemRole:
+        """What becomes of a system turn."""
+        return self._tokens.system_role
 
     def generate(self, request: Generate) -> EncodedPrompt | Failure:
         """Encode a prompt to complete."""

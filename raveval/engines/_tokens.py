@@ -1,15 +1,25 @@
 """Turns text and chat turns into token ids with one BOS; the only place where text meets tokenizer.
 
+A system turn that the chat template refuses, or leaves out without a word, goes in front of the
+first user turn, with a blank line between; a template that takes it gets it as it is. Which of
+these a template does is tried out once, on turns of our own.
+
 It does not know of lengths or of requests: that is `_encoding`.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from jinja2.exceptions import TemplateError
 
 from raveval.types import Failure, Message, Prompt, Status
+
+SystemRole = Literal["own turn", "folded into the user turn", "no template"]
+"""What becomes of a system turn."""
+
+_CANARY = (Message("system", "Sing like a canary."), Message("user", "Now."))
 
 
 class Unencodable(Exception):
@@ -30,6 +40,7 @@ class Tokens:
         self._tokenizer = tokenizer
         self._vocab_size = vocab_size
         self._adds_bos = self.bos is not None and tokenizer("x")["input_ids"][0] == self.bos
+        self.system_role: SystemRole = self._system_role()
 
     def prompt(self, prompt: Prompt) -> tuple[int, ...]:
         """Encode a prompt to complete; nothing at all becomes BOS (or EOS) alone.
@@ -104,17 +115,31 @@ class Tokens:
             raise Unencodable(
                 Status.INVALID, "the tokenizer has no chat template; use plain prompts"
             )
-        turns = [{"role": turn.role, "content": turn.content} for turn in messages]
+        if self.system_role == "folded into the user turn":
+            messages = folded(messages)
         try:
-            text: str = self._tokenizer.apply_chat_template(
-                turns, add_generation_prompt=True, tokenize=False
-            )
+            return self._apply_template(messages)
         except TemplateError as exc:
             roles = ", ".join(turn.role for turn in messages)
             raise Unencodable(
                 Status.INVALID, f"the chat template refuses the turns ({roles}): {exc}"
             ) from None
+
+    def _apply_template(self, messages: Sequence[Message]) -> str:
+        turns = [{"role": turn.role, "content": turn.content} for turn in messages]
+        text: str = self._tokenizer.apply_chat_template(
+            turns, add_generation_prompt=True, tokenize=False
+        )
         return text
+
+    def _system_role(self) -> SystemRole:
+        if not self.has_chat_template:
+            return "no template"
+        try:
+            is_shown = _CANARY[0].content in self._apply_template(_CANARY)
+        except Exception:  # noqa: BLE001 - whatever is wrong with it, who asks in turns will be told
+            is_shown = False
+        return "own turn" if is_shown else "folded into the user turn"
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
         """Return generated tokens as text, without special tokens, white space as it is."""
@@ -122,3 +147,20 @@ class Tokens:
             list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text
+
+
+def folded(messages: Sequence[Message]) -> tuple[Message, ...]:
+    r"""Return turns without the system role: its text opens the first user turn.
+
+    >>> folded((Message("system", "Be brief."), Message("user", "Why?")))
+    (Message(role='user', content='Be brief.\n\nWhy?'),)
+    """
+    texts = [turn.content for turn in messages if turn.role == "system" and turn.content]
+    rest = [turn for turn in messages if turn.role != "system"]
+    if not texts:
+        return tuple(rest)
+    place = next((i for i, turn in enumerate(rest) if turn.role == "user"), None)
+    if place is None:
+        return (Message("user", "\n\n".join(texts)), *rest)
+    opening = "\n\n".join([*texts, *filter(None, [rest[place].content])])
+    return (*rest[:place], Message("user", opening), *rest[place + 1 :])

@@ -143,6 +143,7 @@ class TransformersEngine:
             "dtype": self._model.dtype,
             "attention": self._model.whole.config._attn_implementation,
             "max_model_len": self._encoder.max_model_len,
+            "system_role": self._encoder.system_role,
         }
 
     async def close(self) -> None:

@@ -179,6 +179,7 @@ class VllmEngine:
             "device": self._config.device_config.device_type,
             "dtype": str(self._config.model_config.dtype).removeprefix("torch."),
             "max_model_len": self._encoder.max_model_len,
+            "system_role": self._encoder.system_role,
             "mode": self._mode,
             "score_hook": self._hook,
             "score_hook_problem": self._hook_problem,

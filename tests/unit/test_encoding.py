@@ -19,6 +19,7 @@ from raveval.engines._encoding import (
     choice_scores,
     document_score,
 )
+from raveval.engines._tokens import folded
 from raveval.errors import ModelError
 from raveval.types import (
     ChoiceScores,
@@ -36,6 +37,24 @@ from raveval.types import (
 from tests.checkpoints import CHATML, SPELLS_BOS, write_checkpoint
 
 BOS, EOS = 0, 1
+ROOMY = {"max_position_embeddings": 512}
+
+# Templates as they are published: one shows user and assistant turns alone, one writes the system
+# text into the user turn itself, one is strict about the order.
+DROPS_SYSTEM = (
+    "{% for m in messages if m['role'] != 'system' %}[{{ m['role'] }}] {{ m['content'] }} "
+    "{% endfor %}[assistant]"
+)
+TAKES_SYSTEM_INTO_USER = (
+    "{% if messages[0]['role'] == 'system' %}{% set head = messages[0]['content'] + '. ' %}"
+    "{% set rest = messages[1:] %}{% else %}{% set head = '' %}{% set rest = messages %}{% endif %}"
+    "{% for m in rest %}[{{ m['role'] }}] {{ (head if loop.first else '') + m['content'] }} "
+    "{% endfor %}[assistant]"
+)
+ALTERNATES = (
+    "{% for m in messages %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Roles must alternate') }}{% endif %}{{ m['content'] }}{% endfor %}"
+)
 
 Load = Callable[..., Encoder]
 
@@ -144,6 +163,98 @@ def test_first_token_without_bos_and_eos_is_refused(load: Load) -> None:
     assert isinstance(failure, Failure)
     assert failure.status is Status.INVALID
     assert "neither a BOS nor an EOS" in failure.message
+
+
+# --- the system role
+
+
+SYSTEM, USER = Message("system", "No answer was right."), Message("user", "the cat sat")
+ROLES = [
+    (CHATML, "own turn"),
+    (TAKES_SYSTEM_INTO_USER, "own turn"),
+    (SPELLS_BOS, "folded into the user turn"),
+    (DROPS_SYSTEM, "folded into the user turn"),
+    (None, "no template"),
+]
+
+
+@pytest.mark.parametrize(("template", "role"), ROLES)
+def test_it_is_known_what_becomes_of_a_system_turn(
+    load: Load, template: str | None, role: str
+) -> None:
+    assert load(chat_template=template).system_role == role
+
+
+@pytest.mark.parametrize("template", [SPELLS_BOS, DROPS_SYSTEM])
+def test_system_text_that_a_template_would_lose_opens_the_user_turn(
+    load: Load, template: str
+) -> None:
+    encoder = load(chat_template=template)
+    more = (Message("assistant", "yes"), Message("user", "Answer:"))
+    opening = Message("user", "No answer was right.\n\nthe cat sat")
+    for turns in ((), more):
+        folded = prompt(encoder, (SYSTEM, USER, *turns))
+        assert folded == prompt(encoder, (opening, *turns))
+        text = encoder.decode(folded.token_ids)
+        assert text.count("No answer was right.\n\nthe cat sat") == 1
+
+
+@pytest.mark.parametrize("template", [CHATML, TAKES_SYSTEM_INTO_USER])
+def test_a_template_that_knows_system_turns_gets_them(load: Load, template: str) -> None:
+    encoder = load(chat_template=template)
+    shown = encoder.decode(prompt(encoder, (SYSTEM, USER)).token_ids)
+    turns = [{"role": turn.role, "content": turn.content} for turn in (SYSTEM, USER)]
+    expected = encoder.tokenizer.apply_chat_template(
+        turns, tokenize=False, add_generation_prompt=True
+    )
+    assert raw(encoder, expected) == prompt(encoder, (SYSTEM, USER)).token_ids
+    assert "No answer was right.\n\nthe cat sat" not in shown
+
+
+@pytest.mark.parametrize("template", [CHATML, TAKES_SYSTEM_INTO_USER, SPELLS_BOS, DROPS_SYSTEM])
+def test_a_folded_prompt_has_the_size_it_is_planned_with(load: Load, template: str) -> None:
+    n = load(512, config=ROOMY, chat_template=template).size(
+        Generate("k", (SYSTEM, USER), Sampling(4))
+    )
+    fits, tight = (
+        load(size, config=ROOMY, chat_template=template).generate(
+            Generate("k", (SYSTEM, USER), Sampling(4))
+        )
+        for size in (n, n - 1)
+    )
+    assert isinstance(fits, EncodedPrompt)
+    assert len(fits.token_ids) == n - 4
+    assert isinstance(tight, Failure)
+    assert tight.status is Status.OVERLONG
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        ((SYSTEM,), (Message("user", "No answer was right."),)),
+        ((SYSTEM, Message("user", "")), (Message("user", "No answer was right."),)),
+        ((Message("system", ""), USER), (USER,)),
+        ((USER,), (USER,)),
+        (
+            (SYSTEM, Message("system", "Ans."), USER, USER),
+            (Message("user", "No answer was right.\n\nAns.\n\nthe cat sat"), USER),
+        ),
+        (
+            (SYSTEM, Message("assistant", "yes"), USER),
+            (Message("assistant", "yes"), Message("user", "No answer was right.\n\nthe cat sat")),
+        ),
+    ],
+)
+def test_folding_loses_no_text(turns: tuple[Message, ...], expected: tuple[Message, ...]) -> None:
+    assert folded(turns) == expected
+
+
+def test_a_broken_template_is_told_to_who_asks_in_turns(load: Load) -> None:
+    encoder = load(chat_template="{{ messages[0].nothing.at_all }}")
+    assert prompt(encoder, "the cat").token_ids == raw(encoder, "the cat")
+    failure = encoder.generate(Generate("k", (USER,), Sampling(4)))
+    assert isinstance(failure, Failure)
+    assert failure.status is Status.INVALID
 
 
 # --- the boundary
@@ -413,11 +524,10 @@ def test_turns_without_a_template_are_invalid(load: Load) -> None:
 
 
 def test_turns_that_the_template_refuses_are_invalid(load: Load) -> None:
-    turns = (Message("system", "Be short."), Message("user", "the cat"))
-    failure = load(chat_template=SPELLS_BOS).generate(Generate("k", turns, Sampling(4)))
+    turns = (Message("user", "the cat"), Message("user", "sat"))
+    failure = load(chat_template=ALTERNATES).generate(Generate("k", turns, Sampling(4)))
     assert failure == Failure(
-        Status.INVALID,
-        "the chat template refuses the turns (system, user): System role not supported",
+        Status.INVALID, "the chat template refuses the turns (user, user): Roles must alternate"
     )
 
 
