@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from raveval.errors import ConfigError, DataError, nearest
 from raveval.evaluate import POOLED, load_metric
 from raveval.metrics import Metric
+from raveval.metrics._averages import macro_averages
 from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._columns import conform, describe
-from raveval.metrics._intervals import macro_averages
 from raveval.prediction_files import ABSENT, JsonRows, Rows, read_rows, read_squad, table_rows
 from raveval.types import Estimate, Status
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from raveval.errors import DataError
 from raveval.evaluate import POOLED, ShardStates, load_metric
-from raveval.metrics._intervals import macro_averages
+from raveval.metrics._averages import macro_averages
 from raveval.store import Receipt, RunDirectory, shards_of
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
 

@@ -12,7 +12,6 @@ from scipy.stats import t as student
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._exact import moments
 from raveval.metrics._intervals import Stratum
-from raveval.types import Estimate
 
 
 def test_the_normal_quantile():
@@ -51,20 +50,20 @@ def test_one_stratum_is_wilson_times_its_weight():
 
 
 def test_strata_cover_as_promised():
-    """Nominal 95 %: of 4000 intervals 3800 ± 14 cover; at n this small ±1.5 % is the method's."""
+    """Of 1000 intervals 950 ± 7 cover; ±1.5 % more is the method's own, at n this small."""
     rng = np.random.default_rng(1)
     strata = ((0.6, 2, 30), (0.3, 5, 50))
     n = sum(size for _, _, size in strata)
     truth = sum(k * p * size / n for p, k, size in strata)
     covered = 0
-    for _ in range(4000):
+    for _ in range(1000):
         drawn = [
             Stratum(Fraction(k * size, n), int(rng.binomial(size, p)), size)
             for p, k, size in strata
         ]
         low, high = intervals.weighted_proportions(drawn)
         covered += low <= truth <= high
-    assert 0.935 <= covered / 4000 <= 0.965
+    assert 0.92 <= covered / 1000 <= 0.98
 
 
 def test_the_delta_method_is_the_bootstrap_s():
@@ -117,50 +116,3 @@ def test_a_mean_s_standard_error_is_the_sample_one():
     spread = np.std([float(v) for v in values], ddof=1)
     assert found == pytest.approx(spread / math.sqrt(50), rel=1e-12)
     assert intervals.mean_stderr(mean, mean, 1) is None
-
-
-def test_each_group_counts_once_in_a_macro_average():
-    groups = {
-        "one": {"accuracy": intervals.proportion(1, 1)},
-        "thousand": {"accuracy": intervals.proportion(250, 1000)},
-    }
-    mean = intervals.macro_averages(groups)["accuracy"]
-    assert (mean.value, mean.n, mean.interval) == (0.625, 2, "mover95")
-    assert mean.stderr is None, "a group of one example has no standard error"
-    one, thousand = (intervals.wilson(Fraction(k, n), n) for k, n in ((1, 1), (250, 1000)))
-    below = math.hypot(1 - one.low, 0.25 - thousand.low) / 2
-    assert mean.low == pytest.approx(0.625 - below, rel=1e-12)
-    assert mean.high == pytest.approx(0.625 + (thousand.high - 0.25) / 2, rel=1e-12)
-
-
-def test_a_macro_average_covers_as_promised():
-    """Four groups of 30 to 200: of 4000 intervals 3800 ± 14 cover; ±1.5 % is the method's own."""
-    rng = np.random.default_rng(5)
-    groups = ((0.2, 30), (0.5, 60), (0.8, 200), (0.95, 40))
-    truth = sum(p for p, _ in groups) / 4
-    covered = 0
-    for _ in range(4000):
-        drawn = {
-            str(n): {"accuracy": intervals.proportion(int(rng.binomial(n, p)), n)}
-            for p, n in groups
-        }
-        mean = intervals.macro_averages(drawn)["accuracy"]
-        assert mean.low is not None
-        assert mean.high is not None
-        covered += mean.low <= truth <= mean.high
-    assert 0.935 <= covered / 4000 <= 0.965
-
-
-def test_a_macro_average_leaves_no_group_out():
-    groups = {
-        "a": {"accuracy": intervals.proportion(1, 2)},
-        "b": {"accuracy": intervals.proportion(0, 0)},
-    }
-    mean = intervals.macro_averages(groups)["accuracy"]
-    assert (mean.value, mean.reason) == (None, "undefined in 1 of 2 groups")
-
-
-def test_a_mean_of_perplexities_means_nothing():
-    perplexity = Estimate(20.0, "perplexity", 3, low=18.0, high=22.0)
-    assert intervals.macro_averages({"a": {"p": perplexity}, "b": {"p": perplexity}}) == {}
-    assert intervals.macro_averages({}) == {}

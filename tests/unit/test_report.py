@@ -15,7 +15,7 @@ from rich.console import Console
 from raveval import __version__, report
 from raveval.errors import DataError
 from raveval.measurement import Measurement
-from raveval.metrics._intervals import macro_averages
+from raveval.metrics._averages import macro_averages
 from raveval.report.numbers import interval_text, plain, value_text
 from raveval.report.tables import coverage_text
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
