@@ -7,7 +7,9 @@ nothing about the model's own randomness or about the choice of the benchmark.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -16,6 +18,9 @@ from raveval.types import Estimate
 
 Z95 = 1.959963984540054
 """The 97.5 % quantile of the standard normal distribution."""
+
+LARGEST = sys.float_info.max
+"""The largest double: an end of an interval that would lie beyond is cut to it."""
 
 
 class Interval(NamedTuple):
@@ -141,23 +146,18 @@ def ratio(moments: Moments, *, unit: str, higher_is_better: bool | None) -> Esti
     """Return the estimate of sum(x) / sum(u), with the delta method's interval.
 
     Its quantile is Student's at n - 1 degrees of freedom, since the error is estimated from the
-    same n pairs. The sum of `u` is not zero.
+    same n pairs. Where every x / u is the same the error is 0, and there is no interval: that no
+    spread was seen is no proof that there is none. The sum of `u` is not zero.
     """
     try:
         value, stderr = float(moments.ratio()), ratio_stderr(moments)
     except OverflowError:
         return undefined("overflow", unit=unit, n=moments.n, higher_is_better=higher_is_better)
-    if stderr is None:
-        return Estimate(value, unit, moments.n, higher_is_better=higher_is_better)
+    point = Estimate(value, unit, moments.n, stderr=stderr, higher_is_better=higher_is_better)
+    if not stderr:
+        return point
     half_width = student95(moments.n - 1) * stderr
     low, high = value - half_width, value + half_width
-    return Estimate(
-        value,
-        unit,
-        moments.n,
-        stderr=stderr,
-        low=low,
-        high=high,
-        interval="delta95",
-        higher_is_better=higher_is_better,
-    )
+    if math.isinf(low) or math.isinf(high):  # an interval without an end is none
+        return point
+    return replace(point, low=low, high=high, interval="delta-t95")

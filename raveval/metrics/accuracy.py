@@ -33,8 +33,8 @@ Undefined: "n=0", "not measured" where the scoring's column is absent, "no valid
 Intervals: Wilson, taken as a proportion (conservative for the tie-aware one). Given the numbers of
 choices, which are known and not sampled, relative improvements are sums of proportions with fixed
 weights: the pooled one maps Wilson's limits through (x - r) / r, the other two combine the Wilson
-limits of each K (MOVER), which is the same for a single K. Probability mass: delta method, none
-below two examples.
+limits of each K (MOVER), which is the same for a single K. Probability mass: delta method
+("delta-t95"), none below two examples, nor where all have the same.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Accuracy:
     """Accuracies by scoring, relative improvements and probability mass."""
 
     name = "accuracy"
-    version = 2
+    version = 3
     columns: tuple[pa.Field, ...] = (GOLD, LOGPROB, SCORING, UNCONDITIONAL, *LENGTHS.values())
     needs: tuple[str, ...] = ("gold", "logprob_nats")
     optional: tuple[str, ...] = ("scoring", "unconditional_nats", "n_tokens", "n_chars", "n_bytes")

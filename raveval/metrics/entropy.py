@@ -10,9 +10,9 @@ It is not the cross-entropy -ln p(actual token), which is what Catwalk's code re
 under the name of entropy; that is `nats_per_token` and `bits_per_byte` of the metric `perplexity`.
 The two agree only for a model that is calibrated on the text.
 
-Interval: delta method of a ratio over independent documents, with Student's quantile; none below
-two documents. Undefined: "not measured" where the engine sees only a part of the vocabulary, "no
-tokens", "n=0".
+Interval: delta method of a ratio over independent documents, with Student's quantile ("delta-t95");
+none below two documents, nor where all have the same mean. Undefined: "not measured" where the
+engine sees only a part of the vocabulary, "no tokens", "n=0".
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Entropy:
     """Mean Shannon entropy of the predicted distribution, per position."""
 
     name = "entropy"
-    version = 2
+    version = 3
     columns: tuple[pa.Field, ...] = (_ENTROPY, _TOKENS)
     needs: tuple[str, ...] = ("entropy_nats", "n_tokens")
     optional: tuple[str, ...] = ()

@@ -11,9 +11,11 @@ lm-eval and Catwalk's code do (runs of white space plus one, in the original tex
 the published Catwalk card divides by the model's tokens: that is `token_perplexity`, which is only
 comparable between models that share a tokenizer.
 
-Interval: delta method over n independent documents. The standard error of ln perplexity is
-sqrt(n / (n - 1) sum_i (L_i - R U_i)^2) / U with R = L / U, from exact sums, its quantile Student's;
-the perplexity's interval is the exponential of the one of its logarithm. None below two documents.
+Interval: delta method over n independent documents ("delta-t95"). The standard error of ln
+perplexity is sqrt(n / (n - 1) sum_i (L_i - R U_i)^2) / U with R = L / U, from exact sums, its
+quantile Student's; the perplexity's interval is the exponential of the one of its logarithm. None
+below two documents, nor where all have the same rate, nor where an end is beyond the largest
+double.
 
 Undefined, with its reason: "n=0"; "not measured" where no document has the count; "no words" (or
 tokens, …) where the counts sum to 0; "zero probability" where a document has log-likelihood
@@ -85,7 +87,7 @@ class Perplexity:
     """Exponential of the mean negative log-likelihood, in four units of text."""
 
     name = "perplexity"
-    version = 2
+    version = 3
     columns: tuple[pa.Field, ...] = (_LOGPROB, *_UNITS.values())
     needs: tuple[str, ...] = ("logprob_nats", "n_tokens")
     optional: tuple[str, ...] = ("n_words", "n_bytes", "n_chars")
@@ -208,12 +210,16 @@ def _divided(estimate: Estimate, divisor: float, unit: str) -> Estimate:
     """Return an estimate divided, in another unit; a negative divisor swaps the ends."""
     if estimate.value is None:
         return replace(estimate, unit=unit)
-    value = estimate.value / divisor + 0.0  # turns -0.0 into 0.0
-    if estimate.stderr is None or estimate.low is None or estimate.high is None:
-        return replace(estimate, value=value, unit=unit)
+    point = replace(
+        estimate,
+        value=estimate.value / divisor + 0.0,  # turns -0.0 into 0.0
+        unit=unit,
+        stderr=None if estimate.stderr is None else estimate.stderr / abs(divisor),
+    )
+    if estimate.low is None or estimate.high is None:
+        return point
     low, high = sorted((estimate.low / divisor + 0.0, estimate.high / divisor + 0.0))
-    stderr = estimate.stderr / abs(divisor)
-    return replace(estimate, value=value, unit=unit, stderr=stderr, low=low, high=high)
+    return replace(point, low=low, high=high)
 
 
 def _exponential(nats: Estimate) -> Estimate:
@@ -225,14 +231,20 @@ def _exponential(nats: Estimate) -> Estimate:
     except OverflowError:
         return intervals.undefined("overflow", unit="perplexity", n=nats.n, higher_is_better=False)
     point = Estimate(value, "perplexity", nats.n, higher_is_better=False)
-    if nats.stderr is None or nats.low is None or nats.high is None:
+    if nats.stderr is None:
+        return point
+    point = replace(point, stderr=_if_finite(value * nats.stderr))
+    if nats.low is None or nats.high is None:
         return point
     try:
         low, high = math.exp(nats.low), math.exp(nats.high)
     except OverflowError:
         return point  # an interval without an end is none
-    stderr = value * nats.stderr
-    return replace(point, stderr=stderr, low=low, high=high, interval=nats.interval)
+    return replace(point, low=low, high=high, interval=nats.interval)
+
+
+def _if_finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _write_unit(state: UnitState) -> Json:

@@ -116,3 +116,10 @@ def test_a_mean_s_standard_error_is_the_sample_one():
     spread = np.std([float(v) for v in values], ddof=1)
     assert found == pytest.approx(spread / math.sqrt(50), rel=1e-12)
     assert intervals.mean_stderr(mean, mean, 1) is None
+
+
+def test_no_spread_is_no_proof():
+    pairs = moments(np.array([3.0, 6.0, 1.5]), np.array([2, 4, 1]))
+    found = intervals.ratio(pairs, unit="x", higher_is_better=None)
+    assert (found.value, found.stderr) == (1.5, 0.0)
+    assert (found.low, found.high, found.interval) == (None, None, None)

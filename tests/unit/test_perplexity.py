@@ -78,7 +78,7 @@ def test_the_interval_is_the_delta_method_s():
     value = math.exp(-rate)
     quantile = student.ppf(0.975, 199)
     e = found["token_perplexity"]
-    assert e.interval == "delta95"
+    assert e.interval == "delta-t95"
     assert e.value == pytest.approx(value, rel=1e-13)
     assert e.stderr == pytest.approx(value * stderr, rel=1e-12)
     ends = (value * math.exp(-quantile * stderr), value * math.exp(quantile * stderr))
@@ -199,7 +199,28 @@ def test_entropy_is_a_mean_over_positions():
     ratio = 43 / 13
     residuals = (3 - 3 * ratio) ** 2 + (40 - 10 * ratio) ** 2
     assert found.stderr == pytest.approx(math.sqrt(2 / 1 * residuals) / 13, rel=1e-14)
-    assert found.interval == "delta95"
+    assert found.interval == "delta-t95"
+
+
+def test_documents_of_one_rate_prove_no_certainty():
+    found = ppl([-6.0, -4.0, -10.0], n_tokens=[3, 2, 5])
+    assert found["token_perplexity"].value == math.exp(2)
+    for name in ("token_perplexity", "nats_per_token"):
+        ends = (found[name].low, found[name].high, found[name].interval)
+        assert (found[name].stderr, *ends) == (0.0, None, None, None)
+    same = compute(entropy.METRIC, entropy_nats=[6.0, 4.0], n_tokens=[3, 2])["entropy_nats"]
+    assert (same.value, same.stderr, same.low, same.interval) == (2.0, 0.0, None, None)
+
+
+def test_an_end_beyond_doubles_is_none():
+    found = ppl([-1e308, -1.5e308, -0.1e308], n_tokens=[1, 1, 1])
+    nats = found["nats_per_token"]
+    assert nats.value == pytest.approx(2.6 / 3 * 1e308, rel=1e-15)
+    assert nats.stderr is not None
+    assert (nats.low, nats.high, nats.interval) == (None, None, None)
+    wide = ppl([-1.0, -1300.0], n_tokens=[1, 1])["token_perplexity"]
+    assert wide.value == pytest.approx(math.exp(650.5), rel=1e-12)
+    assert (wide.low, wide.interval) == (None, None)
 
 
 def test_entropy_that_no_engine_saw():
