@@ -22,6 +22,7 @@ from raveval.metrics import Metric
 from raveval.metrics._averages import macro_averages
 from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._columns import conform, describe
+from raveval.metrics._merging import Merging
 from raveval.prediction_files import ABSENT, JsonRows, Rows, read_rows, read_squad, table_rows
 from raveval.types import Estimate, Status
 
@@ -102,7 +103,7 @@ def measure(
         names = (*(column.name for column in plugin.columns), GROUP.name, _STATUS)
         rows = _all_rows(source, {mapping.get(name, name) for name in names})
     _check_columns(plugin, mapping, given)
-    states, n_rows = {POOLED: plugin.init()}, 0
+    states, n_rows = {POOLED: Merging(plugin)}, 0
     for part in rows:
         n_rows += len(part)
         scored = _scored(part, mapping, notes)
@@ -111,9 +112,9 @@ def measure(
     if n_rows == 0 and not isinstance(source, pa.Table):
         paths = [source] if isinstance(source, str | Path) else source or []
         raise DataError(f"{', '.join(map(str, paths))}: there are no rows in it")
-    pooled = states.pop(POOLED)
+    pooled = states.pop(POOLED).total()
     notes |= plugin.notes(pooled)
-    groups = {group: plugin.compute(states[group]) for group in sorted(states)}
+    groups = {group: plugin.compute(states[group].total()) for group in sorted(states)}
     return Measurement(
         plugin.compute(pooled),
         n_rows,
@@ -230,18 +231,18 @@ def _is_scored(value: object, rows: Rows, index: int) -> bool:
 
 def _add(
     plugin: Metric[Any],
-    states: dict[str, Any],
+    states: dict[str, Merging],
     rows: Rows,
     mapping: Mapping[str, str],
     constants: Mapping[str, Any],
 ) -> None:
     """Add rows to the pooled state and to those of their groups."""
     table = _table(plugin, rows, mapping, constants)
-    states[POOLED] = _updated(plugin, states[POOLED], table, rows)
+    _update(plugin, states[POOLED], table, rows)
     if GROUP.name not in table.column_names:
         return
     for group, members in _by_group(table):
-        states[group] = plugin.update(states.get(group, plugin.init()), members)
+        states.setdefault(group, Merging(plugin)).update(members)
     if len(states) > _MOST_GROUPS:
         raise DataError(
             f"{rows.place(0)} and after: more than {_MOST_GROUPS} groups; a group is a subject or "
@@ -263,9 +264,9 @@ def _by_group(table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         start += count
 
 
-def _updated(plugin: Metric[Any], state: Any, table: pa.Table, rows: Rows) -> Any:
+def _update(plugin: Metric[Any], state: Merging, table: pa.Table, rows: Rows) -> None:
     try:
-        return plugin.update(state, table)
+        state.update(table)
     except DataError:
         index = _first_failing(lambda n: plugin.update(plugin.init(), table.slice(0, n)), len(rows))
         try:

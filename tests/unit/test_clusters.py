@@ -1,6 +1,8 @@
 """Clustered intervals against statsmodels, against simulation, and where there are none."""
 
 import json
+import time
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -9,12 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import statsmodels.api as sm
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.stats import t as student
 
 from raveval import measure
 from raveval.errors import DataError
 from raveval.evaluate import load_metric
+from raveval.metrics import Contribution
 from raveval.metrics import _intervals as intervals
+from raveval.metrics._cluster_sums import ClusterSums, Column, sum_by
+from raveval.metrics._clusters import Clustered
+from raveval.metrics._merging import merged
 
 
 def choices(correct: list[bool], clusters: list[Any], n_choices: int = 4) -> pa.Table:
@@ -121,12 +129,12 @@ def test_intervals_cover_as_promised(n_clusters: int, tolerance: float):
     for _ in range(2000):
         sizes = rng.integers(1, 10, n_clusters)
         hits = rng.binomial(sizes, rng.beta(1.2, 0.8, n_clusters))
-        one = 1 << 1074
-        pairs = enumerate(zip(hits.tolist(), sizes.tolist(), strict=True))
-        sums = {i: (n_hits * one, n * one) for i, (n_hits, n) in pairs}
+        keys = np.arange(n_clusters, dtype=np.uint64)
+        sums = ClusterSums(keys, Column(hits), Column(sizes))
         state = metric.init()
         inner = replace(state.inner, ranked=_ranked(int(hits.sum()), int(sizes.sum())))
-        found = metric.compute(replace(state, inner=inner, clusters={**state.clusters, name: sums}))
+        clusters = {**state.clusters, name: sums}
+        found = metric.compute(replace(state, inner=inner, clusters=clusters, n_clustered=1))
         low, high = found[name].low, found[name].high
         assert low is not None
         assert high is not None
@@ -153,10 +161,8 @@ def _ranked(correct: int, n: int) -> dict[tuple[int, ...], int]:
         lambda c: c["clusters"]["accuracy"].append(c["clusters"]["accuracy"][0]),
         lambda c: c["clusters"]["accuracy"][0].append(1),
         lambda c: c["clusters"]["accuracy"][0].__setitem__(0, -1),
-        lambda c: (
-            c["clusters"]["accuracy"][0].__setitem__(1, [0, 0])
-            or c["clusters"]["accuracy"][0].__setitem__(2, [0, 0])
-        ),
+        lambda c: c["clusters"]["accuracy"].reverse(),
+        lambda c: c.update(n_clustered=-1),
         lambda c: c.update(n_unclustered=-1),
     ],
 )
@@ -168,3 +174,107 @@ def test_other_content_is_refused(change: Any):
     change(content)
     with pytest.raises(DataError, match="state of accuracy"):
         metric.decode(content)
+
+
+def test_thirds_that_add_up_alike_are_no_certainty():
+    """The tie-aware credits 1/3 + 0 and 1/6 + 1/6 differ by rounding alone."""
+    table = pa.table(
+        {
+            "gold": pa.array([0, 0] * 6, pa.int32()),
+            "logprob_nats": [[-1.0] * 3, [-2.0, -1.0, -1.0]] * 6,
+            "cluster": [f"c{i // 2}" for i in range(12)],
+        }
+    )
+    found = measure("accuracy", table).metrics["accuracy_tie_aware"]
+    assert found.value == 1 / 6
+    assert found.stderr == 0.0
+    assert found.low is not None
+    assert found.low < 0.05
+
+
+def test_no_more_independent_examples_than_examples():
+    hits = [i < 50 for i in range(100)] * 2 + [i < 51 for i in range(100)]
+    clusters = [f"c{i // 100}" for i in range(300)]
+    found = measure("accuracy", choices(hits, clusters)).metrics["accuracy"]
+    quantile = student.ppf(0.975, 2)
+    expected = intervals.wilson(Fraction(151, 300), 300 * (intervals.Z95 / quantile) ** 2)
+    assert (found.low, found.high) == pytest.approx(expected, rel=1e-12)
+
+
+class WithoutRatios:
+    """A metric of somebody else's, whose estimates are no ratios."""
+
+    name, version = "mine", 1
+    needs, optional, columns = ("gold",), (), (pa.field("gold", pa.int32()),)
+    ratios: Mapping[str, Any] = {}
+
+    def init(self) -> int:
+        return 0
+
+    def update(self, state: int, records: pa.Table) -> int:
+        return state + len(records)
+
+    def compute(self, state: int) -> dict[str, Any]:
+        return {"half": intervals.proportion(state // 2, state)}
+
+    def contributions(self, records: pa.Table) -> dict[str, Contribution]:
+        return {}
+
+
+def test_what_is_no_ratio_has_no_interval_with_clusters():
+    metric: Any = Clustered(WithoutRatios())  # type: ignore[arg-type]
+    clustered, single = (choices([True] * 8, each) for each in (["a", "b"] * 4, [None] * 8))
+    assert metric.compute(metric.update(metric.init(), single))["half"].interval == "wilson95"
+    assert metric.compute(metric.update(metric.init(), clustered))["half"].interval is None
+
+
+@settings(max_examples=100)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.floats(-1e300, 1e300) | st.sampled_from([5e-324, -1.0, 2.0**60, 0.1]),
+            st.integers(0, 9),
+        ),
+        max_size=30,
+    ),
+    st.integers(0, 30),
+)
+def test_sums_are_those_of_fractions(rows: list[tuple[int, float, int]], cut: int):
+    keys = np.array([7, 3, 2**63 + 1, 5], np.uint64)
+    parts = []
+    for part in (rows[:cut], rows[cut:]):
+        x, u = (np.array([float(row[i]) for row in part]) for i in (1, 2))
+        of_row = np.array([row[0] for row in part], np.int64)
+        parts.append(sum_by(keys, of_row, Contribution(x, u)))
+    total = parts[0] + parts[1]
+    x_sums, u_sums, x_bits, u_bits = total.scaled()
+    assert total.keys.tolist() == sorted(keys.tolist())
+    for key, x_sum, u_sum in zip(total.keys.tolist(), x_sums, u_sums, strict=True):
+        mine = [row for row in rows if keys[row[0]] == key]
+        assert Fraction(x_sum, 1 << x_bits) == sum((Fraction(row[1]) for row in mine), Fraction(0))
+        assert Fraction(u_sum, 1 << u_bits) == sum(row[2] for row in mine)
+    assert total == parts[1] + parts[0]
+
+
+def test_merging_many_shards_costs_little_more_than_their_rows():
+    """Minutes where each merge copies all before it; a second on a slow core as it is."""
+    metric = load_metric("squad2")
+    table = pa.table(
+        {
+            "prediction": ["a cat"] * 8,
+            "references": [["a dog", "cat"]] * 8,
+            "cluster": list("abcdefgh"),
+        }
+    )
+    state: Any = metric.update(metric.init(), table)
+    states = []
+    for index in range(4000):
+        keys = np.arange(index * 8, index * 8 + 8, dtype=np.uint64)
+        clusters = {n: replace(sums, keys=keys) for n, sums in state.clusters.items()}
+        states.append(replace(state, clusters=clusters))
+    began = time.process_time()
+    total = merged(metric, states)
+    assert time.process_time() - began < 20
+    assert len(total.clusters["f1"]) == 32_000
+    assert total.n_clustered == 32_000
