@@ -93,7 +93,10 @@ class PlannedTask:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A run that nothing known beforehand speaks against."""
+    """A run that nothing known beforehand speaks against.
+
+    `max_model_len` is 0 where only the server of the model knows it.
+    """
 
     config: RunConfig
     model: ModelRef
@@ -115,7 +118,7 @@ class Plan:
         evaluate, run = self.config.evaluate, self.config.run
         lines = [
             f"model   {self.model.name} (engine {evaluate.engine.name}, dtype {self.model.dtype}, "
-            f"max_model_len {self.max_model_len})",
+            f"max_model_len {self.max_model_len or 'unknown'})",
             f"output  {run.output} ({run.replicas} replica{'s' * (run.replicas > 1)}, "
             f"{len(self.shards())} shards)",
         ]

@@ -84,7 +84,9 @@ class SmallServer:
     def __init__(self) -> None:
         self.card: dict[str, Any] = {"id": "m", "owned_by": "somebody"}
         self.models: Answer | None = None
-        self.script: Callable[[Body], Answer] = lambda body: Answer(completion(_echo(body)))
+        self.script: Callable[[Body], Answer] = lambda body: Answer(
+            completion(_echo(body), usage=(2 + _n_words(body), 2))
+        )
         self.asked: list[Body] = []
         self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
@@ -184,6 +186,11 @@ class SmallServer:
 def _echo(body: Body) -> str:
     prompt = prompt_of(body)
     return prompt if isinstance(prompt, str) else " ".join(map(str, prompt))
+
+
+def _n_words(body: Body) -> int:
+    turns = body.get("messages") or [{"content": _echo(body)}]
+    return sum(len(turn["content"].split()) for turn in turns)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from raveval.engines import _http_wire
 from raveval.engines._http_wire import Api, Asked
+from raveval.engines._tokens import folded
 from raveval.errors import ConfigError, ModelError
 from raveval.types import (
     Failure,
@@ -38,6 +39,8 @@ class HttpEncoder:
         length_source: "given", "model", "assumed" or "unknown".
         has_chat_template: whether prompts of chat turns can be asked.
         local: the model's tokenizer, where it is at hand.
+        system_role: what becomes of a system turn, as the local chat template has it, or as the
+            server showed it; None where nobody has tried.
         commit: None, as nobody says which commit of a hub model is served.
     """
 
@@ -47,6 +50,7 @@ class HttpEncoder:
     length_source: str
     has_chat_template: bool
     local: Encoder | None = None
+    system_role: str | None = None
     commit: str | None = None
 
     def size(self, request: Request) -> int:
@@ -88,10 +92,10 @@ class HttpEncoder:
         return Asked(ids if is_sent_as_ids else prompt, ids, encoded.n_truncated_tokens)
 
     def _shown(self, prompt: Prompt) -> Prompt:
-        """Return a prompt in the form that the API takes."""
-        if self.api == "chat" and isinstance(prompt, str):
-            return (Message("user", prompt),)
-        return prompt
+        """Return a prompt in the form that the API and the chat template take."""
+        if isinstance(prompt, str):
+            return (Message("user", prompt),) if self.api == "chat" else prompt
+        return folded(prompt) if self.system_role == "folded into the user turn" else prompt
 
 
 def load(
@@ -132,6 +136,7 @@ def load(
         length_source=local.length_source,
         has_chat_template=api == "chat" or local.has_chat_template,
         local=local,
+        system_role=local.system_role if local.has_chat_template else None,
     )
 
 

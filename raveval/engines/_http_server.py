@@ -10,11 +10,14 @@ from typing import Literal
 from raveval.engines import _http_wire
 from raveval.engines._http_transport import GaveUp, Rejected, Transport
 from raveval.engines._http_wire import Answer, Api, Asked, Card
+from raveval.engines._tokens import SystemRole
 from raveval.errors import ModelError, ResourceError
-from raveval.types import Failure, Generate, Sampling
+from raveval.types import Failure, Generate, Message, Sampling
 
 # White space, digits, accents and another script: what tokenizers differ in.
 _CANARY = Generate("start", "«yes»  1234\n\n日本", Sampling(16, seed=0))
+# Too long to be as long as what a template says where there is no system turn.
+_SYSTEM = (Message("system", "Sing like a canary. " * 40), Message("user", "Now."))
 _MODELS_SHOWN = 20
 
 
@@ -22,7 +25,8 @@ _MODELS_SHOWN = 20
 class Served:
     """What a server shows of itself and of the model; None is what it does not say.
 
-    `gives_ids`: it sends back the token ids that it made of a prompt.
+    `gives_ids`: it sends back the token ids that it made of a prompt. `system_role`: what has to
+    become of a system turn, where that was tried.
     """
 
     owned_by: str | None = None
@@ -31,6 +35,7 @@ class Served:
     version: str | None = None
     counts_tokens: bool = True
     gives_ids: bool = False
+    system_role: SystemRole | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +88,7 @@ class Server:
         *,
         max_model_len: int,
         has_tokenizer: bool,
+        tries_system_role: bool,
     ) -> Served:
         """Return what must be known before the first example; closes its connections again.
 
@@ -104,7 +110,10 @@ class Server:
                 version=await self._version() if is_vllm else None,
                 gives_ids=is_vllm and has_tokenizer and self.has_extensions,
             )
-            return await self._try_out(served, encode)
+            served = await self._try_out(served, encode)
+            if tries_system_role:
+                served = replace(served, system_role=await self._system_role())
+            return served
         except Rejected as exc:
             raise ModelError(f"{self.url}: {exc}{self._advice(exc)}") from None
         except GaveUp as exc:
@@ -180,6 +189,24 @@ class Server:
             counts_tokens=None not in (answer.n_prompt_tokens, answer.n_output_tokens),
             gives_ids=served.gives_ids and answer.prompt_token_ids is not None,
         )
+
+    async def _system_role(self) -> SystemRole | None:
+        """Try whether the server's chat template takes system turns, or leaves them out."""
+        try:
+            answer = await self.send(Asked(_SYSTEM), _CANARY.sampling)
+        except Rejected as exc:
+            if exc.status not in (400, 422):
+                raise
+            return "folded into the user turn"
+        except GaveUp as exc:  # some servers call a template's refusal their own fault
+            if exc.is_unreachable:
+                raise
+            return "folded into the user turn"
+        without = await self.send(Asked(_SYSTEM[1:]), _CANARY.sampling)
+        counts = [a.n_prompt_tokens for a in (answer, without) if isinstance(a, Answer)]
+        if len(counts) < 2 or None in counts:
+            return None
+        return "folded into the user turn" if counts[0] == counts[1] else "own turn"
 
     def _advice(self, exc: Rejected) -> str:
         """Return what may help against a refusal."""

@@ -13,6 +13,8 @@ model's own tokenizer does where that is at hand.
   Where a tokenizer is at hand the server's reading is compared with ours, at the start and at every
   reply (id for id where the server is vLLM, else by the count): one that differs is refused, so
   that nothing is cut or added in silence.
+- *System turns* that the chat template refuses or leaves out become part of the user turn, as for
+  every engine: the local template tells, or the server is tried at the start.
 - *Length.* Known in advance with a local tokenizer only. Without one the plan refuses nothing, and
   what the server finds too long (or what it counts as longer than the context with the output) is
   overlong. Prompts are shortened, where a task allows it, only where token ids are sent.
@@ -31,7 +33,7 @@ import math
 import re
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from raveval.engines import Capability, Engine, EngineDied, _http_encoder, _http_secret, _http_wire
@@ -285,6 +287,7 @@ class HttpEngine:
             "max_model_len": self._max_model_len(),
             "server_version": served.version,
             "usage": "server" if served.counts_tokens else "absent",
+            "system_role": self._encoder.system_role,
         }
 
     async def close(self) -> None:
@@ -305,7 +308,10 @@ class HttpEngine:
                 self._encode,
                 max_model_len=self._encoder.max_model_len,
                 has_tokenizer=self._encoder.local is not None,
+                tries_system_role=self._server.api == "chat" and self._encoder.system_role is None,
             )
+            if self._served.system_role is not None:
+                self._encoder = replace(self._encoder, system_role=self._served.system_role)
         except BaseException:
             await self.close()
             raise

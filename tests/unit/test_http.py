@@ -34,7 +34,7 @@ from raveval.types import (
     ScoreDocument,
     Status,
 )
-from tests.checkpoints import CHATML, write_checkpoint
+from tests.checkpoints import CHATML, SPELLS_BOS, write_checkpoint
 from tests.openai_server import Answer, SmallServer, completion, error, prompt_of
 
 MODEL = ModelRef(id="m")
@@ -334,6 +334,7 @@ class TestRefusals:
     )
     def test_the_runs_own_fault_ends_the_engine(self, server: SmallServer, fault: Answer) -> None:
         engine = http.start(MODEL, options(server))
+        server.asked.clear()
         server.then(fault)
 
         async def twice() -> None:
@@ -343,7 +344,7 @@ class TestRefusals:
             await engine.close()
 
         asyncio.run(twice())
-        assert len(server.asked) == 2, "the canary, and one request"
+        assert len(server.asked) == 1
 
     def test_a_server_that_is_gone_ends_the_engine(self, server: SmallServer) -> None:
         engine = http.start(MODEL, options(server, max_attempts=2))
@@ -358,11 +359,12 @@ class TestRefusals:
 
     def test_a_closed_engine_answers_nobody(self, server: SmallServer) -> None:
         engine = http.start(MODEL, options(server, backoff_seconds=30.0))
+        server.asked.clear()
         server.then(error(500, "again"))
 
         async def closed_meanwhile() -> None:
             waiting = asyncio.ensure_future(engine.reply(HELLO))
-            while len(server.asked) < 2:
+            while not server.asked:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.05)  # it now pauses before its second attempt
             began = time.monotonic()
@@ -454,6 +456,7 @@ class TestStart:
             "max_model_len": 512,
             "server_version": "9.9",
             "usage": "absent",
+            "system_role": "own turn",
         }
         asyncio.run(engine.close())
 
@@ -465,6 +468,56 @@ class TestStart:
         assert reply.status is Status.OVERLONG
         assert "needs 101 tokens (93 of the prompt, 8 of output)" in reply.message
         assert isinstance(ask_one(server, Answer(completion(usage=(92, 7)))), Completion)
+
+
+class TestSystemTurns:
+    """A template that refuses the system role, or loses its text, gets it in the user turn."""
+
+    ASKED = Generate("k", (Message("system", "Be brief."), Message("user", "Why?")), Sampling(8))
+
+    def refuses(self, status: int) -> Callable[[Any], Answer]:
+        def script(body: Any) -> Answer:
+            if any(turn["role"] == "system" for turn in body["messages"]):
+                return error(status, "System role not supported")
+            return Answer(completion("fine"))
+
+        return script
+
+    @pytest.mark.parametrize("status", [400, 422, 500])
+    def test_a_template_that_refuses_it(self, server: SmallServer, status: int) -> None:
+        server.script = self.refuses(status)
+        reply = ask_one(server, request=self.ASKED, max_attempts=2)
+        assert isinstance(reply, Completion)
+        assert server.asked[-1]["messages"] == [{"role": "user", "content": "Be brief.\n\nWhy?"}]
+
+    def test_a_template_that_loses_it(self, server: SmallServer) -> None:
+        server.script = lambda body: Answer(completion("fine", usage=(7, 2)))
+        assert isinstance(ask_one(server, request=self.ASKED), Completion)
+        assert len(server.asked[-1]["messages"]) == 1
+
+    @pytest.mark.parametrize(
+        ("usage", "role"), [((3, 2), "folded into the user turn"), (None, None)]
+    )
+    def test_is_told(self, server: SmallServer, usage: Any, role: str | None) -> None:
+        server.script = lambda body: Answer(completion("fine", usage=usage))
+        engine = http.start(MODEL, options(server))
+        assert engine.describe()["system_role"] == role
+        asyncio.run(engine.close())
+
+    def test_one_that_takes_it_gets_it(self, server: SmallServer) -> None:
+        engine = http.start(MODEL, options(server))
+        assert engine.describe()["system_role"] == "own turn"
+        asyncio.run(engine.close())
+
+    def test_the_local_template_tells(self, server: SmallServer, tmp_path: Path) -> None:
+        path = write_checkpoint(tmp_path / "model", chat_template=SPELLS_BOS)
+        model = ModelRef(path=str(path))
+        given = options(server, model="m")
+        encoder = http.encoder(model, given)
+        assert encoder.system_role == "folded into the user turn"
+        asked = encoder.ask(self.ASKED)
+        assert not isinstance(asked, Failure)
+        assert asked.prompt == (Message("user", "Be brief.\n\nWhy?"),)
 
 
 class TestOptions:
@@ -527,7 +580,9 @@ class TestPlan:
         return make_plan(load_config({"evaluate": evaluate, "run": run}))
 
     def test_needs_no_server(self, tmp_path: Path) -> None:
-        planned = self.plan(tmp_path, "demo_qa").tasks[0]
+        plan = self.plan(tmp_path, "demo_qa")
+        assert "max_model_len unknown" in plan.lines()[0]
+        planned = plan.tasks[0]
         assert planned.n_overlong == 0
         assert "127.0.0.1" not in json.dumps(planned.reply), "where it stands moves no number"
 
@@ -683,7 +738,7 @@ class TestKey:
 
     def test_is_sent_with_every_request(self, server: SmallServer) -> None:
         ask(server, HELLO, api_key_env="JUDGE_KEY")
-        assert len(server.headers) == 3
+        assert len(server.headers) == 1 + 3 + 1, "the list of models, three tries and a prompt"
         assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
 
     def test_none_is_sent_unasked(self, server: SmallServer) -> None:
