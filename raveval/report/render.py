@@ -19,6 +19,7 @@ from raveval.report.tables import (
     metric_table,
     missing_lines,
     note_lines,
+    note_texts,
     result_table,
     source_lines,
     usage_table,
@@ -53,7 +54,7 @@ def print_measurement(measurement: Measurement, console: Console) -> None:
         print_cells(group_table(measurement.metrics, measurement.groups), console)
         for line in macro_lines(measurement.macro):
             print_line(console, line)
-    remarks = (f"{plain(name).replace('_', ' ')}: {n}" for name, n in measurement.notes.items())
+    remarks = filter(None, [note_texts(measurement.notes)])
     print_line(console, "; ".join((f"{measurement.n_rows} rows", *remarks)))
 
 

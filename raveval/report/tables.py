@@ -2,36 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import raveval
+from raveval.metrics._headline import HEADLINE
 from raveval.report.numbers import direction, interval_text, plain, value_text
 from raveval.tasks import source_remarks
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
-
-HEADLINE = (
-    "accuracy",
-    "relative_improvement",
-    "exact_match",
-    "f1",
-    "greedy_accuracy",
-    "token_perplexity",
-    "word_perplexity",
-    "byte_perplexity",
-    "char_perplexity",
-    "bits_per_byte",
-    "nats_per_token",
-    "entropy_nats",
-    "pearson",
-    "spearman",
-    "kendall_tau_b",
-    "accuracy_without_human_ties",
-    "accuracy_strict",
-    "mean_rating",
-)
-"""Metrics that a task is quoted by come first, in this order."""
 
 AUXILIARY = (
     "accuracy_raw",
@@ -47,11 +27,12 @@ AUXILIARY = (
     "most_frequent_index_share",
     "token_perplexity_finite",
 )
-"""Metrics that explain another one come last, in this order; all others stand between."""
+"""Metrics that explain another one come last, in this order, after those that are no headline."""
 
 N_GROUP_METRICS = 2
 
 _MACRO = "macro_"
+_LONG_NUMBER = re.compile(r"\d+\.\d{4,}")
 
 ADVICE: Mapping[Status, str] = {
     Status.INVALID: "nothing to ask or to score in them: look at these rows of the data",
@@ -134,8 +115,19 @@ def note_lines(results: Results) -> Iterator[str]:
     """Say what explains a task's numbers: ties, examples that one of its metrics cannot use."""
     for name, task in results.tasks.items():
         if task.notes:
-            notes = ", ".join(f"{plain(note)} {count}" for note, count in task.notes.items())
-            yield f"{plain(name)}: {notes}"
+            yield f"{plain(name)}: {note_texts(task.notes)}"
+
+
+def note_texts(notes: Mapping[str, int]) -> str:
+    """Return notes on one line; the numbers in their names with four digits, as values are.
+
+    >>> note_texts({"rating_4.333333333333333": 2, "ties": 1})
+    'rating_4.333 2, ties 1'
+    """
+    return ", ".join(
+        f"{_LONG_NUMBER.sub(lambda found: f'{float(found[0]):.4g}', plain(name))} {count}"
+        for name, count in notes.items()
+    )
 
 
 def coverage_text(coverage: Coverage) -> str:

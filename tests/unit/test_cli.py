@@ -137,7 +137,6 @@ class TestFlags:
             ({"limit": 0}, "limit"),
             ({"replicas": 0}, "run.replicas"),
             ({"model_args": "dtype=int3"}, "evaluate.model.dtype"),
-            ({"system_instruction": "x"}, "chat"),
         ],
     )
     def test_are_refused_by_name(self, flags, message):
