@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, cast
 
 import pyarrow as pa
@@ -98,7 +98,12 @@ async def answer_examples(
 
     async def one(example: Example) -> Answers:
         async def ask(request: Request) -> Reply:
-            reply: object = await engine.reply(request)
+            try:
+                reply: object = await engine.reply(request)
+            except EngineDied:
+                raise
+            except Exception as exc:  # noqa: BLE001 - one question's fault must not cost the others
+                return Failure(Status.FAILED, f"{type(exc).__name__}: {exc}")
             if not isinstance(reply, _REPLIES):
                 return Failure(Status.FAILED, f"the engine replied with {type(reply).__name__}")
             return reply
@@ -191,7 +196,8 @@ class ShardStates:
     """What a shard adds to the run: everything in it is a value that can be added.
 
     `states` holds encoded metric states by group and metric; the group `POOLED` is all examples.
-    `row_key_sum` is modulo 2^64: with `n_rows` it betrays a lost or doubled row.
+    `row_key_sum` is modulo 2^64: with `n_rows` it betrays a lost or doubled row. `counts` are the
+    protocol's, over all examples.
     """
 
     n_rows: int
@@ -199,9 +205,16 @@ class ShardStates:
     by_status: Mapping[str, int]
     usage: Usage
     states: Mapping[str, Mapping[str, Json]]
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def shard_states(records: pa.Table, metrics: Sequence[str], usage: Usage) -> ShardStates:
+def shard_states(
+    records: pa.Table,
+    metrics: Sequence[str],
+    usage: Usage,
+    *,
+    counts: Mapping[str, int] | None = None,
+) -> ShardStates:
     """Return the exact states of a shard's records, pooled and by group."""
     keys = records.column("row_key").to_pylist()
     statuses = Counter(records.column("status").to_pylist())
@@ -220,6 +233,7 @@ def shard_states(records: pa.Table, metrics: Sequence[str], usage: Usage) -> Sha
             group: {name: _encoded_state(name, table) for name in metrics}
             for group, table in tables.items()
         },
+        counts=counts or {},
     )
 
 

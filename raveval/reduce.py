@@ -7,7 +7,6 @@ cannot hide.
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import pyarrow.compute as pc
 from raveval.errors import DataError
 from raveval.evaluate import POOLED, ShardStates, load_metric
 from raveval.metrics._averages import macro_averages
+from raveval.metrics._merging import merged
 from raveval.store import Receipt, RunDirectory, shards_of
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
 
@@ -91,16 +91,19 @@ def _task_results(
     groups = sorted({group for each in states for group in each.states} - {POOLED})
     usage = Usage()
     by_status: Counter[str] = Counter()
+    tally: Counter[str] = Counter()
     for each in states:
         usage += each.usage
         by_status.update(each.by_status)
-    merged = {group: _merged(states, group, entry["metrics"]) for group in (POOLED, *groups)}
-    by_group = {group: _estimates(merged[group]) for group in groups}
+        tally.update(each.counts)
+    states_of = {group: _merged(states, group, entry["metrics"]) for group in (POOLED, *groups)}
+    by_group = {group: _estimates(states_of[group]) for group in groups}
     return TaskResults(
-        metrics=_estimates(merged[POOLED]),
-        notes={
+        metrics=_estimates(states_of[POOLED]),
+        notes={name: count for name, count in sorted(tally.items()) if count}
+        | {
             name: count
-            for key, state in merged[POOLED].items()
+            for key, state in states_of[POOLED].items()
             for name, count in load_metric(key).notes(state).items()
         },
         coverage=Coverage(dict(sorted(by_status.items()))),
@@ -118,12 +121,11 @@ def _task_results(
 def _merged(states: Sequence[ShardStates], group: str, metrics: Sequence[str]) -> dict[str, Any]:
     """Return the state of each metric over all shards that know the group."""
     known = [each.states[group] for each in states if group in each.states]
-    merged = {}
+    found = {}
     for name in metrics:
         metric = load_metric(name)
-        parts = (metric.decode(encoded[name]) for encoded in known)
-        merged[name] = functools.reduce(metric.merge, parts, metric.init())
-    return merged
+        found[name] = merged(metric, (metric.decode(encoded[name]) for encoded in known))
+    return found
 
 
 def _estimates(merged: Mapping[str, Any]) -> dict[str, Estimate]:

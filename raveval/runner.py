@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from raveval import pipeline, report
 from raveval.config import RunConfig, engine_options, load_config
 from raveval.errors import DataError
@@ -27,7 +29,7 @@ from raveval.plan import (
 from raveval.progress import Progress
 from raveval.protocols import Grading, TaskSettings
 from raveval.reduce import reduce_run
-from raveval.scoring import score_shard
+from raveval.scoring import n_changed, score_shard
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Results, Sampling, Shard
 from raveval.worker import WorkerSpec
@@ -72,7 +74,7 @@ def run(config: Config, *, say: Say = _silent) -> Results:
             for shard in shards
             if directory.finished(shard, score_fingerprint=wanted[shard.task]) is None
         ]
-        unanswered = _score_stored(directory, unscored, manifest)
+        unanswered = _score_stored(directory, unscored, manifest, say)
         if len(unanswered) < len(shards):
             say(f"{len(shards) - len(unanswered)} of {len(shards)} shards are done already")
         if unanswered:
@@ -94,6 +96,8 @@ def plan(config: Config, *, say: Say = _silent) -> Plan:
 def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
     """Score the stored replies of a run again, with the metrics as they are now; no model.
 
+    `say` hears of each task how many examples have another status or score than before.
+
     Raises:
         DataError: no run there, or replies are missing.
     """
@@ -110,7 +114,7 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
             for name, entry in manifest["tasks"].items()
             for shard in shards_of(name, entry["n_examples"], entry["shard_size"])
         ]
-        unanswered = _score_stored(run_directory, shards, manifest)
+        unanswered = _score_stored(run_directory, shards, manifest, say)
         if unanswered:
             raise DataError(
                 f"{directory}: {len(unanswered)} of {len(shards)} shards have no stored replies; "
@@ -250,18 +254,35 @@ def _loaded(directory: RunDirectory, shards: Sequence[Shard]) -> Mapping[str, An
 
 
 def _score_stored(
-    directory: RunDirectory, shards: Sequence[Shard], manifest: Mapping[str, Any]
+    directory: RunDirectory, shards: Sequence[Shard], manifest: Mapping[str, Any], say: Say
 ) -> list[Shard]:
-    """Score the shards whose replies are stored, and return the others."""
+    """Score the shards whose replies are stored, say what that changed, and return the others."""
     unanswered = []
+    compared, changed = Counter[str](), Counter[str]()
     for shard in shards:
         task = task_spec(manifest["tasks"][shard.task])
         replies = directory.read_replies(shard, fingerprint=task.reply_fingerprint)
         if replies is None:
             unanswered.append(shard)
-        else:
-            score_shard(directory, shard, task, replies)
+            continue
+        before = _earlier_records(directory, shard)
+        score_shard(directory, shard, task, replies)
+        if before is not None:
+            compared[shard.task] += len(before)
+            changed[shard.task] += n_changed(before, directory.read_records(shard), task)
+    for name, n in compared.items():
+        say(f"{name}: scored {n} examples again, {changed[name]} have another status or score")
     return unanswered
+
+
+def _earlier_records(directory: RunDirectory, shard: Shard) -> pa.Table | None:
+    """Return a shard's records as they were last scored; None where there are none to read."""
+    if not directory.has_records(shard):
+        return None
+    try:
+        return directory.read_records(shard)
+    except DataError:
+        return None  # torn or rotten; they are about to be made again
 
 
 def _write_results(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:

@@ -6,7 +6,19 @@ resumed run calls it where a process died between the two commits.
 
 from __future__ import annotations
 
-from raveval.evaluate import TaskSpec, read_replies, score_examples, shard_states, usage_of
+from typing import Any
+
+import pyarrow as pa
+
+from raveval.evaluate import (
+    TaskSpec,
+    load_metric,
+    load_protocol,
+    read_replies,
+    score_examples,
+    shard_states,
+    usage_of,
+)
 from raveval.store import Receipt, Replies, RunDirectory
 from raveval.types import Shard
 
@@ -22,7 +34,25 @@ def score_shard(directory: RunDirectory, shard: Shard, task: TaskSpec, replies: 
         reply_fingerprint=task.reply_fingerprint,
         score_fingerprint=task.score_fingerprint,
         engine=replies.engine,
-        states=shard_states(records, task.metrics, usage),
+        states=shard_states(
+            records, task.metrics, usage, counts=load_protocol(task.protocol).tally(records)
+        ),
     )
     directory.commit_scores(receipt, records)
     return receipt
+
+
+def n_changed(before: pa.Table, after: pa.Table, task: TaskSpec) -> int:
+    """Return how many examples of a shard have another status, or other values in its metrics.
+
+    The values are those of the columns that a metric of the task reads. One that only either table
+    has is a change of the layout, not of a verdict, and left out.
+    """
+    read = {field.name for name in task.metrics for field in load_metric(name).columns}
+    names = [name for name in ("status", *sorted(read)) if name in before.column_names]
+    names = [name for name in names if name in after.column_names]
+    return sum(a != b for a, b in zip(_rows(before, names), _rows(after, names), strict=True))
+
+
+def _rows(records: pa.Table, names: list[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*(records[name].to_pylist() for name in names), strict=True))

@@ -98,6 +98,10 @@ class EvaluationProtocol(Protocol):
         """Return the records with those columns filled in that follow from the others."""
         ...
 
+    def tally(self, records: pa.Table) -> Mapping[str, int]:
+        """Return counts over all records for the report, also of examples that are missing."""
+        ...
+
 
 def missing(reply: Reply) -> tuple[Status, str | None, Record]:
     """Return what `score` gives for an example without a usable reply.

@@ -3,7 +3,7 @@
 A judge that says nothing readable is asked again with another seed, a bounded number of times; all
 that it said is kept. A reply's label says which verdict it was asked for and at which attempt
 ("2.0": the third sample's first attempt), so that stored replies can be read by a better parser
-without asking again.
+without asking again. What was asked after that no longer counts, except as an attempt.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import pyarrow as pa
 
 from raveval.judging import Verdict
 from raveval.protocols import Ask, TaskSettings
@@ -64,11 +66,16 @@ async def ask_verdict(
     return replies
 
 
-def verdicts(answers: Answers, read: Read[Value]) -> Mapping[str, Asked[Value]]:
-    """Return what was made of each verdict that was asked for, by purpose, in their order.
+def unanswered(answers: Answers) -> Failure | None:
+    """Return why nothing was asked: a failure without a label is the whole example's."""
+    if not answers:
+        return Failure(Status.FAILED, "there are no replies to it")
+    first = answers[0]
+    return first if isinstance(first, Failure) and not first.label else None
 
-    A failure without a label is the whole example's: it stands under the purpose "".
-    """
+
+def verdicts(answers: Answers, read: Read[Value]) -> Mapping[str, Asked[Value]]:
+    """Return what was made of each verdict that was asked for, by purpose, in their order."""
     attempts: dict[str, list[Completion | Failure]] = {}
     for reply in answers:
         if not isinstance(reply, Completion | Failure):
@@ -90,9 +97,14 @@ def _asked(replies: Sequence[Completion | Failure], read: Read[Value]) -> Asked[
     return Asked(None, feedback, tuple(refused))
 
 
+def refusals(asked: Iterable[Asked[Value]]) -> list[str]:
+    """Return why each unreadable attempt was, over several verdicts."""
+    return [reason for each in asked for reason in each.refused]
+
+
 def unjudged(asked: Iterable[Asked[Value]]) -> str:
     """Say why there is no verdict: how many attempts were refused, and for what."""
-    reasons = Counter(reason for each in asked for reason in each.refused)
+    reasons = Counter(refusals(each for each in asked if each.value is None))
     shown = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
     return f"no usable verdict in {reasons.total()} attempts ({shown})"
 
@@ -101,3 +113,13 @@ def status_of(answers: Answers) -> Status:
     """Return OK, or TRUNCATED where a prompt lost its beginning."""
     is_cut = any(isinstance(r, Completion) and r.n_truncated_tokens for r in answers)
     return Status.TRUNCATED if is_cut else Status.OK
+
+
+def count_attempts(records: pa.Table) -> dict[str, int]:
+    """Return how often judges were asked, and how many attempts gave no verdict, by reason."""
+    attempts = (n or 0 for n in records["n_attempts"].to_pylist())
+    refused = Counter(
+        reason for reasons in records["refused"].to_pylist() for reason in reasons or ()
+    )
+    by_reason = {f"refused_{reason.replace(' ', '_')}": n for reason, n in sorted(refused.items())}
+    return {"attempts": sum(attempts), **by_reason}

@@ -19,7 +19,16 @@ import pyarrow as pa
 from raveval.engines import Capability
 from raveval.judging import HIGHEST, LOWEST, Verdict, read_score
 from raveval.protocols import Ask, Record, TaskSettings, missing
-from raveval.protocols._grading import Asked, ask_verdict, status_of, unjudged, verdicts
+from raveval.protocols._grading import (
+    Asked,
+    ask_verdict,
+    count_attempts,
+    refusals,
+    status_of,
+    unanswered,
+    unjudged,
+    verdicts,
+)
 from raveval.types import Answers, Completion, Example, Status
 
 ANSWER_VERSION = 1
@@ -59,13 +68,16 @@ def score(
     example: Example, answers: Answers, settings: TaskSettings
 ) -> tuple[Status, str | None, Record]:
     """Return the samples' scores; null where a sample has none."""
+    whole = unanswered(answers)
+    if whole is not None:
+        return missing(whole)
     asked = list(verdicts(answers, read).values())
-    columns = _columns(example, asked)
+    columns = {**_columns(example, asked), "n_attempts": len(answers)}
     if any(each.value is not None for each in asked):
         return status_of(answers), None, columns
     failures = [each.failure for each in asked if each.failure is not None]
     if failures:
-        return missing(failures[0])
+        return failures[0].status, failures[0].message, columns
     return Status.UNJUDGED, unjudged(asked), columns
 
 
@@ -74,8 +86,7 @@ def _columns(example: Example, asked: list[Asked[int]]) -> dict[str, Any]:
         "rating": [each.value for each in asked],
         "reference_rating": example.reference_ratings,
         "feedback": [each.feedback for each in asked],
-        "n_attempts": sum(len(each.refused) + (each.value is not None) for each in asked),
-        "refused": [reason for each in asked for reason in each.refused],
+        "refused": refusals(asked),
         "scale_lowest": LOWEST,
         "scale_highest": HIGHEST,
     }
@@ -84,3 +95,8 @@ def _columns(example: Example, asked: list[Asked[int]]) -> dict[str, Any]:
 def derive(records: pa.Table) -> pa.Table:
     """Return the records as they are: nothing follows from the columns together."""
     return records
+
+
+def tally(records: pa.Table) -> dict[str, int]:
+    """Return how often the judge was asked, and how often in vain."""
+    return count_attempts(records)

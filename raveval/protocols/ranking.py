@@ -19,9 +19,18 @@ import pyarrow as pa
 
 from raveval.engines import Capability
 from raveval.protocols import Ask, Record, TaskSettings, missing
-from raveval.protocols._grading import Asked, ask_verdict, status_of, unjudged, verdicts
+from raveval.protocols._grading import (
+    Asked,
+    ask_verdict,
+    count_attempts,
+    refusals,
+    status_of,
+    unanswered,
+    unjudged,
+    verdicts,
+)
 from raveval.protocols.absolute_grading import read
-from raveval.types import Answers, Example, Failure, Prompt, Reply, Status
+from raveval.types import Answers, Example, Prompt, Reply, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
@@ -56,8 +65,7 @@ async def answer(example: Example, ask: Ask, settings: TaskSettings) -> Answers:
         )
         replies += [reply for each in asked for reply in each]
         a, b = (next(iter(verdicts(tuple(each), read).values())) for each in asked)
-        is_tie = a.value is not None and a.value == b.value
-        if not is_tie or example.preferred == "tie":
+        if not _is_drawn_again(example, a, b):
             break
     return tuple(replies)
 
@@ -66,25 +74,40 @@ def score(
     example: Example, answers: Answers, settings: TaskSettings
 ) -> tuple[Status, str | None, Record]:
     """Return the scores of every round and the verdict of the last one."""
-    if not answers or (isinstance(answers[0], Failure) and not answers[0].label):
-        return missing(answers[0])
-    rounds = _rounds(answers)
-    columns = _columns(example, rounds)
-    for index, (a, b) in enumerate(rounds):
-        if a.value is None or b.value is None:
-            failure = a.failure or b.failure
-            return missing(failure) if failure else (Status.UNJUDGED, unjudged((a, b)), columns)
-        if a.value != b.value or (index == 0 and example.preferred == "tie"):
-            columns["verdict"] = _verdict(a.value, b.value)
-            return status_of(answers), None, columns
-    message = f"equal scores in {len(rounds)} draws"
-    return Status.UNRESOLVED, message, columns
+    whole = unanswered(answers)
+    if whole is not None:
+        return missing(whole)
+    rounds = _rounds(example, answers)
+    columns = {**_columns(example, rounds), "n_attempts": len(answers)}
+    a, b = rounds[-1]
+    failure = a.failure or b.failure
+    if failure is not None:
+        return failure.status, failure.message, columns
+    if a.value is None or b.value is None:
+        return Status.UNJUDGED, unjudged((a, b)), columns
+    if _is_drawn_again(example, a, b):
+        # Fewer than allowed: scored again, by a parser that reads as equal what ended the draws.
+        message = f"equal scores in {len(rounds)} of {1 + settings.grading.max_tie_rounds} draws"
+        return Status.UNRESOLVED, message, columns
+    columns["verdict"] = _verdict(a.value, b.value)
+    return status_of(answers), None, columns
 
 
-def _rounds(answers: Answers) -> list[Round]:
+def _is_drawn_again(example: Example, a: Asked[int], b: Asked[int]) -> bool:
+    """Whether these scores decide nothing; where the person saw a tie too, they do."""
+    return a.value is not None and a.value == b.value and example.preferred != "tie"
+
+
+def _rounds(example: Example, answers: Answers) -> list[Round]:
+    """Return the rounds up to the one that decides, or all of them."""
     asked = verdicts(answers, read)
     n_rounds = 1 + max(int(purpose[1:]) for purpose in asked)
-    return [(asked[f"a{index}"], asked[f"b{index}"]) for index in range(n_rounds)]
+    rounds = list[Round]()
+    for index in range(n_rounds):
+        rounds.append((asked[f"a{index}"], asked[f"b{index}"]))
+        if not _is_drawn_again(example, *rounds[-1]):
+            break
+    return rounds
 
 
 def _verdict(a: int, b: int) -> str:
@@ -103,11 +126,19 @@ def _columns(example: Example, rounds: list[Round]) -> dict[str, Any]:
         "feedback_a": [a.feedback for a, _ in rounds],
         "feedback_b": [b.feedback for _, b in rounds],
         "n_rounds": len(rounds),
-        "n_attempts": sum(len(each.refused) + (each.value is not None) for each in everything),
-        "refused": [reason for each in everything for reason in each.refused],
+        "refused": refusals(everything),
     }
 
 
 def derive(records: pa.Table) -> pa.Table:
     """Return the records as they are: nothing follows from the columns together."""
     return records
+
+
+def tally(records: pa.Table) -> dict[str, int]:
+    """Return how often the judge was asked, how often in vain, and how many ties were drawn again.
+
+    `tie_rounds` counts draws of both scores after an example's first.
+    """
+    draws = [n for n in records["n_rounds"].to_pylist() if n]
+    return {**count_attempts(records), "tie_rounds": sum(draws) - len(draws)}

@@ -17,8 +17,16 @@ import pyarrow as pa
 from raveval.engines import Capability
 from raveval.judging import Verdict, read_choice
 from raveval.protocols import Ask, Record, TaskSettings, missing
-from raveval.protocols._grading import ask_verdict, status_of, unjudged, verdicts
-from raveval.types import Answers, Completion, Example, Failure, Status
+from raveval.protocols._grading import (
+    ask_verdict,
+    count_attempts,
+    refusals,
+    status_of,
+    unanswered,
+    unjudged,
+    verdicts,
+)
+from raveval.types import Answers, Completion, Example, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
@@ -57,8 +65,9 @@ def score(
     example: Example, answers: Answers, settings: TaskSettings
 ) -> tuple[Status, str | None, Record]:
     """Return which response each order prefers."""
-    if not answers or (isinstance(answers[0], Failure) and not answers[0].label):
-        return missing(answers[0])
+    whole = unanswered(answers)
+    if whole is not None:
+        return missing(whole)
     asked = verdicts(answers, read)
     given, swapped = asked["given"], asked["swapped"]
     columns = {
@@ -67,16 +76,21 @@ def score(
         "verdict_swapped": _RESPONSES_SWAPPED.get(swapped.value or ""),
         "feedback": given.feedback,
         "feedback_swapped": swapped.feedback,
-        "n_attempts": sum(len(e.refused) + (e.value is not None) for e in (given, swapped)),
-        "refused": [*given.refused, *swapped.refused],
+        "n_attempts": len(answers),
+        "refused": refusals((given, swapped)),
     }
     if given.value is not None:
         return status_of(answers), None, columns
     if given.failure is not None:
-        return missing(given.failure)
+        return given.failure.status, given.failure.message, columns
     return Status.UNJUDGED, unjudged((given,)), columns
 
 
 def derive(records: pa.Table) -> pa.Table:
     """Return the records as they are: nothing follows from the columns together."""
     return records
+
+
+def tally(records: pa.Table) -> dict[str, int]:
+    """Return how often the judge was asked, and how often in vain."""
+    return count_attempts(records)
