@@ -23,7 +23,15 @@ from raveval.metrics._averages import macro_averages
 from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._columns import conform, describe
 from raveval.metrics._merging import Merging
-from raveval.prediction_files import ABSENT, JsonRows, Rows, read_rows, read_squad, table_rows
+from raveval.prediction_files import (
+    ABSENT,
+    JsonRows,
+    Rows,
+    files_of,
+    read_rows,
+    read_squad,
+    table_rows,
+)
 from raveval.types import Estimate, Status
 
 Source: TypeAlias = pa.Table | str | Path | Sequence[str | Path]
@@ -96,47 +104,87 @@ def measure(
     """
     plugin = load_metric(metric)
     notes: dict[str, int] = {}
-    mapping, given = dict(columns or {}), dict(constants or {})
+    mapping, given = _named("columns", columns), _named("constants", constants)
+    for path in mapping.values():
+        if not isinstance(path, str):
+            raise ConfigError(f"columns: a field is named by a text, given {path!r}")
     if references is not None or predictions is not None:
         rows = _official_pair(plugin, source, columns, references, predictions, notes)
     else:
         names = (*(column.name for column in plugin.columns), GROUP.name, _STATUS)
-        rows = _all_rows(source, {mapping.get(name, name) for name in names})
+        rows = _all_rows(plugin, source, {mapping.get(name, name) for name in names})
     _check_columns(plugin, mapping, given)
     states, n_rows = {POOLED: Merging(plugin)}, 0
     for part in rows:
         n_rows += len(part)
         scored = _scored(part, mapping, notes)
         if len(scored):
-            _add(plugin, states, scored, mapping, given)
+            _add(plugin, states, scored, mapping, given, notes)
     if n_rows == 0 and not isinstance(source, pa.Table):
         paths = [source] if isinstance(source, str | Path) else source or []
         raise DataError(f"{', '.join(map(str, paths))}: there are no rows in it")
     pooled = states.pop(POOLED).total()
-    notes |= plugin.notes(pooled)
-    groups = {group: plugin.compute(states[group].total()) for group in sorted(states)}
+    by_group = {group: states[group].total() for group in sorted(states)}
+    groups = {group: plugin.compute(state) for group, state in by_group.items()}
+    metric_notes = plugin.notes(pooled)
+    if not groups:
+        notes.pop("without_group", None)  # no row has one
+    notes |= metric_notes
     return Measurement(
         plugin.compute(pooled),
         n_rows,
         {name: count for name, count in notes.items() if count},
         groups,
-        macro_averages(groups),
+        macro_averages(
+            groups, notes=metric_notes, group_notes=map(plugin.notes, by_group.values())
+        ),
     )
 
 
-def _all_rows(source: Source | None, fields: Collection[str]) -> Iterator[Rows]:
+def _all_rows(
+    plugin: Metric[Any], source: Source | None, fields: Collection[str]
+) -> Iterator[Rows]:
     if source is None or (isinstance(source, Sequence) and not source):
-        raise ConfigError("nothing to measure: give a table or files of predictions")
+        raise ConfigError(
+            f"nothing to measure: give a table or files of predictions. {_described(plugin)}"
+        )
     if isinstance(source, pa.Table):
         return table_rows(source)
-    paths = [source] if isinstance(source, str | Path) else source
+    given: object = source
+    paths = [given] if isinstance(given, str | Path) else given
+    if not isinstance(paths, list | tuple):
+        raise _no_source(given)
+    files = list[Path]()
     for path in paths:
         if not isinstance(path, str | Path):
+            raise _no_source(path)
+        files += files_of(Path(path))
+    seen: dict[Path, Path] = {}
+    for file in files:
+        if seen.setdefault(file.resolve(), file) is not file:
             raise ConfigError(
-                f"nothing to measure: a source is a table or paths of files, given a "
-                f"{type(path).__name__}; pyarrow.Table.from_pylist(rows) makes a table of rows"
+                f"{file}: the same file as {seen[file.resolve()]}; its rows would count twice. "
+                "Give it once"
             )
-    return (rows for path in paths for rows in read_rows(Path(path), fields))
+    return (rows for file in files for rows in read_rows(file, fields))
+
+
+def _no_source(given: object) -> ConfigError:
+    return ConfigError(
+        f"nothing to measure: a source is a pyarrow.Table or paths of files, given a "
+        f"{type(given).__name__}; pyarrow.Table.from_pylist(rows) makes a table of rows, "
+        "pyarrow.Table.from_pandas(frame) one of a data frame"
+    )
+
+
+def _described(plugin: Metric[Any]) -> str:
+    """Say which columns a metric reads."""
+    labels = (GROUP.name, CLUSTER.name, _STATUS)
+    optional = (*(name for name in plugin.optional if name not in labels), *labels)
+    return (
+        f"metric {plugin.name!r} reads the columns {', '.join(plugin.needs)}, and where they are "
+        f"there {', '.join(optional)}; --map column=field names the field that holds one"
+    )
 
 
 def _official_pair(
@@ -169,15 +217,30 @@ def _in_parts(rows: JsonRows, size: int = 4096) -> Iterator[Rows]:
         yield rows.keep(range(start, min(start + size, len(rows))))
 
 
+def _named(argument: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    if given is not None and not isinstance(given, Mapping):
+        raise ConfigError(
+            f"{argument}: expected a mapping from the metric's columns, given {given!r:.60}"
+        )
+    return dict(given or {})
+
+
 def _check_columns(
     plugin: Metric[Any], mapping: Mapping[str, str], constants: Mapping[str, Any]
 ) -> None:
     known = (*plugin.needs, *plugin.optional, _STATUS, GROUP.name)
-    for name in (*mapping, *constants):
+    for name in mapping:
         if name not in known:
             raise ConfigError(
                 f"metric {plugin.name!r} has no column {name!r}; {nearest(name, known)} (a mapping "
                 "is COLUMN=FIELD: the metric's column first, the file's field second)"
+            )
+    settable = (*plugin.needs, *plugin.optional)
+    for name in constants:
+        if name not in settable:
+            raise ConfigError(
+                f"no value can be set for the column {name!r} of metric {plugin.name!r}; "
+                f"{nearest(name, settable)}"
             )
     for name in constants:
         if name in mapping:
@@ -235,14 +298,19 @@ def _add(
     rows: Rows,
     mapping: Mapping[str, str],
     constants: Mapping[str, Any],
+    notes: dict[str, int],
 ) -> None:
-    """Add rows to the pooled state and to those of their groups."""
+    """Add rows to the pooled state and to those of their groups; count those without a group."""
     table = _table(plugin, rows, mapping, constants)
     _update(plugin, states[POOLED], table, rows)
     if GROUP.name not in table.column_names:
+        notes["without_group"] = notes.get("without_group", 0) + len(table)
         return
+    n_grouped = 0
     for group, members in _by_group(table):
+        n_grouped += len(members)
         states.setdefault(group, Merging(plugin)).update(members)
+    notes["without_group"] = notes.get("without_group", 0) + len(table) - n_grouped
     if len(states) > _MOST_GROUPS:
         raise DataError(
             f"{rows.place(0)} and after: more than {_MOST_GROUPS} groups; a group is a subject or "

@@ -30,6 +30,7 @@ _ARROW_ROWS_AT_ONCE = 1 << 16  # enough for the metrics' kernels to be used
 _BYTES_AT_ONCE = 1 << 26  # fewer rows where they are long: a bound on memory, not on speed
 _JSON_LINES = (".jsonl", ".ndjson")
 _PARQUET = (".parquet", ".pq")
+_OTHER_DATA = (".json", ".csv", ".tsv", ".gz", ".zip", ".arrow", ".feather")
 
 
 Indices: TypeAlias = Sequence[int] | NDArray[np.int64]
@@ -130,19 +131,15 @@ class ArrowRows:
 
 
 def read_rows(path: Path, fields: Collection[str]) -> Iterator[Rows]:
-    """Yield the rows of a file, or of each file in a folder, a bounded number at a time.
+    """Yield the rows of a file, a bounded number at a time.
 
     Args:
-        path: the file, or a folder, whose files are taken in the order of their names.
+        path: the file.
         fields: paths of the fields that will be asked for; no others need be read.
 
     Raises:
         DataError: the file is missing, of another kind, or malformed (with its line).
     """
-    if path.is_dir():
-        return (rows for file in _files_in(path) for rows in read_rows(file, fields))
-    if not path.exists():
-        raise DataError(f"{path}: no such file (looked from {Path.cwd()})")
     if path.suffix in _PARQUET:
         return _read_parquet(path, fields)
     if path.suffix in _JSON_LINES:
@@ -153,13 +150,30 @@ def read_rows(path: Path, fields: Collection[str]) -> Iterator[Rows]:
     raise DataError(f"{path}: files of predictions end in one of {allowed}")
 
 
-def _files_in(folder: Path) -> list[Path]:
+def files_of(path: Path) -> list[Path]:
+    """Return a file itself, or of a folder its files of predictions in the order of their names.
+
+    Raises:
+        DataError: there is no such file; a folder without any, or with other data beside them,
+            since which are meant cannot be known.
+    """
+    if not path.exists():
+        raise DataError(f"{path}: no such file (looked from {Path.cwd()})")
+    if not path.is_dir():
+        return [path]
     streamed = (*_JSON_LINES, *_PARQUET)
-    files = sorted(path for path in folder.iterdir() if path.suffix in streamed and path.is_file())
+    found = sorted(entry for entry in path.iterdir() if not entry.name.startswith("."))
+    files = [entry for entry in found if entry.suffix in streamed and entry.is_file()]
+    others = [entry.name for entry in found if entry.is_dir() or entry.suffix in _OTHER_DATA]
     if not files:
         raise DataError(
-            f"{folder}: no file in this folder ends in one of {', '.join(streamed)}; give files, "
+            f"{path}: no file in this folder ends in one of {', '.join(streamed)}; give files, "
             "or the folder that holds them itself (of a run directory: records/TASK)"
+        )
+    if others:
+        raise DataError(
+            f"{path}: of this folder only files that end in one of {', '.join(streamed)} can be "
+            f"taken, and it holds {others[0]} too; give the files themselves"
         )
     return files
 
@@ -191,7 +205,7 @@ class SquadPair:
     """Official SQuAD files brought together: one row a question, in the order of the file.
 
     A question that the predictions leave out has a null prediction; `n_surplus` predictions are
-    for no question.
+    for no question. The questions on one passage are a cluster.
     """
 
     rows: JsonRows
@@ -210,27 +224,28 @@ def read_squad(references: Path, predictions: Path) -> SquadPair:
     rows: list[Mapping[str, Any]] = []
     places: list[str] = []
     asked: set[str] = set()
-    for question in _questions(references):
+    for passage, question in _questions(references):
         key = question["id"]
         asked.add(key)
         texts = [answer["text"] for answer in question["answers"]]
-        rows.append({"prediction": answers.get(key), "references": texts})
+        rows.append({"prediction": answers.get(key), "references": texts, "cluster": passage})
         places.append(f"question {key} of {references} and {predictions}")
     if not rows:
         raise DataError(f"{references}: there are no questions in it")
     return SquadPair(JsonRows(rows, places), len(answers.keys() - asked))
 
 
-def _questions(path: Path) -> list[Mapping[str, Any]]:
+def _questions(path: Path) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return the questions, each with the place of its passage."""
     content = load_json(path)
     try:
         questions = [
-            question
-            for article in content["data"]
-            for paragraph in article["paragraphs"]
+            (f"{i}/{j}", question)
+            for i, article in enumerate(content["data"])
+            for j, paragraph in enumerate(article["paragraphs"])
             for question in paragraph["qas"]
         ]
-        for question in questions:
+        for _, question in questions:
             str(question["id"]), [answer["text"] for answer in question["answers"]]
     except (TypeError, KeyError) as exc:
         raise DataError(

@@ -98,21 +98,19 @@ def _task_results(
         tally.update(each.counts)
     states_of = {group: _merged(states, group, entry["metrics"]) for group in (POOLED, *groups)}
     by_group = {group: _estimates(states_of[group]) for group in groups}
+    notes = _notes(states_of[POOLED])
     return TaskResults(
         metrics=_estimates(states_of[POOLED]),
-        notes={name: count for name, count in sorted(tally.items()) if count}
-        | {
-            name: count
-            for key, state in states_of[POOLED].items()
-            for name, count in load_metric(key).notes(state).items()
-        },
+        notes={name: count for name, count in sorted(tally.items()) if count} | notes,
         coverage=Coverage(dict(sorted(by_status.items()))),
         usage=usage,
         protocol=entry["protocol"],
         num_fewshot=entry["num_fewshot"],
         version=entry["version"],
         groups=by_group,
-        macro=macro_averages(by_group),
+        macro=macro_averages(
+            by_group, notes=notes, group_notes=(_notes(states_of[group]) for group in groups)
+        ),
         source=entry["provenance"],
         failures=_failures(directory, receipts),
     )
@@ -128,11 +126,19 @@ def _merged(states: Sequence[ShardStates], group: str, metrics: Sequence[str]) -
     return found
 
 
-def _estimates(merged: Mapping[str, Any]) -> dict[str, Estimate]:
+def _estimates(states: Mapping[str, Any]) -> dict[str, Estimate]:
     return {
         name: estimate
-        for key, state in merged.items()
+        for key, state in states.items()
         for name, estimate in load_metric(key).compute(state).items()
+    }
+
+
+def _notes(states: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        name: count
+        for key, state in states.items()
+        for name, count in load_metric(key).notes(state).items()
     }
 
 

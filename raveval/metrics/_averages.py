@@ -3,27 +3,55 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
-from raveval.metrics._intervals import undefined
+from raveval.metrics._intervals import Z95, undefined
 from raveval.types import Estimate
+
+GUARANTEED = "guaranteed"
+"""The interval of bounds that hold for certain, of the very examples that were measured."""
 
 _NOT_AVERAGED = ("perplexity",)
 """Units of estimates whose mean over groups means nothing."""
 
 
-def macro_averages(groups: Mapping[str, Mapping[str, Estimate]]) -> dict[str, Estimate]:
+_FEW = 10
+"""Of fewer groups the intervals are combined; of more the errors, as a mean of many is normal."""
+
+
+def macro_averages(
+    groups: Mapping[str, Mapping[str, Estimate]],
+    *,
+    notes: Mapping[str, int] = MappingProxyType({}),
+    group_notes: Iterable[Mapping[str, int]] = (),
+) -> dict[str, Estimate]:
     """Return the unweighted mean over groups of each estimate; `n` counts the groups.
 
     Each group counts once, however many examples it has. Undefined where it is in any group, as
     leaving that group out would be another number. Perplexities have none: their mean means
-    nothing. The interval combines those of the groups as independent ones (MOVER, Zou and Donner,
-    Statistics in Medicine 27 (2008) 1693-1702).
+    nothing. The interval takes the groups as independent: the normal one ("normal95") from ten
+    groups on; of fewer the distances of each group's own ends are combined ("mover95": Zou and
+    Donner, Statistics in Medicine 27 (2008) 1693-1702), since their skewness adds up with the
+    number of groups while that of the mean goes away.
+
+    Groups that share clusters are not independent: there is no interval then. That they do is seen
+    from the metrics' notes of all examples and of each group, by the number of clusters.
     """
+    n_clusters = sum(each.get("clusters", 0) for each in group_notes)
+    are_independent = n_clusters <= notes.get("clusters", 0)
     names = next(iter(groups.values()), {})
     found = {name: [estimates[name] for estimates in groups.values()] for name in names}
-    return {name: _macro(each) for name, each in found.items() if each[0].unit not in _NOT_AVERAGED}
+    means = {
+        name: _macro(each) for name, each in found.items() if each[0].unit not in _NOT_AVERAGED
+    }
+    if are_independent:
+        return means
+    return {
+        name: replace(mean, stderr=None, low=None, high=None, interval=None)
+        for name, mean in means.items()
+    }
 
 
 def _macro(groups: Sequence[Estimate]) -> Estimate:
@@ -38,9 +66,23 @@ def _macro(groups: Sequence[Estimate]) -> Estimate:
         )
     value = math.fsum(group.value for group in groups if group.value is not None) / n
     mean = Estimate(value, first.unit, n, higher_is_better=first.higher_is_better)
+    if any(group.interval == GUARANTEED for group in groups):
+        return mean  # bounds that say nothing about other examples
     errors = [group.stderr for group in groups if group.stderr is not None]
     if len(errors) == n:
         mean = replace(mean, stderr=math.hypot(*errors) / n)
+    if n < _FEW:
+        return _combined(mean, groups)
+    if not mean.stderr:
+        return mean
+    low, high = value - Z95 * mean.stderr, value + Z95 * mean.stderr
+    if first.unit == "fraction":
+        low, high = max(0.0, low), min(1.0, high)
+    return replace(mean, low=low, high=high, interval="normal95")
+
+
+def _combined(mean: Estimate, groups: Sequence[Estimate]) -> Estimate:
+    n, value = len(groups), mean.value or 0.0
     below = [g.value - g.low for g in groups if g.value is not None and g.low is not None]
     above = [g.high - g.value for g in groups if g.value is not None and g.high is not None]
     if len(below) < n or len(above) < n:

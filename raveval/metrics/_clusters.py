@@ -41,6 +41,9 @@ VERSION = 2
 CLUSTER = pa.field("cluster", pa.string())
 
 _KEYS = ("state", "n_clustered", "n_unclustered", "clusters")
+_LOWEST = {"nats": 0.0, "bits": 0.0, "perplexity": 1.0}
+"""Where estimates of a unit end, and so their intervals."""
+
 _DUST = 1e-12
 """A spread below this share of the value is the rounding of contributions such as 1/3."""
 
@@ -228,6 +231,8 @@ def _transformed(
     except OverflowError:
         return bare
     low, high = ends
+    if bare.unit in _LOWEST and bare.value is not None:
+        low = min(bare.value, max(_LOWEST[bare.unit], low))
     if bare.unit == "fraction":
         low, high = max(0.0, low), high if bare.higher_is_better is None else min(1.0, high)
     return replace(bare, stderr=slope * stderr, low=low, high=high, interval="cluster-t95")

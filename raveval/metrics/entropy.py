@@ -18,7 +18,7 @@ engine sees only a part of the vocabulary, "no tokens", "n=0".
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -33,6 +33,7 @@ from raveval.metrics._state import read_state, write_moments, write_state
 from raveval.types import Estimate
 
 _ENTROPY = pa.field("entropy_nats", pa.float64())
+_ROUNDING = 1e-3  # nats by which a sum over tokens that are certain may be off
 _TOKENS = pa.field("n_tokens", pa.int64(), nullable=False)
 
 
@@ -79,7 +80,10 @@ class Entropy:
         reason = _why_undefined(state)
         if reason:
             return {"entropy_nats": intervals.undefined(reason, unit="nats", n=state.moments.n)}
-        return {"entropy_nats": intervals.ratio(state.moments, unit="nats", higher_is_better=None)}
+        found = intervals.ratio(state.moments, unit="nats", higher_is_better=None)
+        if found.value is not None and found.low is not None:  # no entropy is below 0
+            found = replace(found, low=min(found.value, max(0.0, found.low)))
+        return {"entropy_nats": found}
 
     def notes(self, state: EntropyState) -> Mapping[str, int]:
         """Return how many documents were left out, by reason."""
@@ -120,7 +124,10 @@ def _read(records: pa.Table) -> tuple[Doubles, Integers]:
     found, tokens = required(records, _ENTROPY), required(records, _TOKENS).to_numpy()
     if (tokens < 0).any():
         raise DataError(f"n_tokens is {tokens.min()}: a count is not negative")
-    return pc.fill_null(found, np.nan).to_numpy(zero_copy_only=False), tokens
+    sums = pc.fill_null(found, np.nan).to_numpy(zero_copy_only=False)
+    if (sums < -_ROUNDING).any():
+        raise DataError(f"entropy_nats is {np.nanmin(sums)}: an entropy is not negative")
+    return sums, tokens
 
 
 def _why_undefined(state: EntropyState) -> str | None:

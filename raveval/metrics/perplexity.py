@@ -50,6 +50,7 @@ _UNITS: Mapping[str, pa.Field] = {
     "byte": pa.field("n_bytes", pa.int64()),
     "char": pa.field("n_chars", pa.int64()),
 }
+_ROUNDING = 1e-3  # nats by which a sum over tokens of probability 1 may be off
 _COUNTS = ("n_unmeasured", "n_zero_probability", "n_invalid")
 
 
@@ -160,6 +161,11 @@ def _log_likelihoods(records: pa.Table) -> Doubles:
     """Return the documents' log-likelihoods, NaN where there is none."""
     logprob = pc.fill_null(required(records, _LOGPROB), np.nan)
     sums: Doubles = logprob.to_numpy(zero_copy_only=False)
+    if (np.isfinite(sums) & (sums > _ROUNDING)).any():
+        raise DataError(
+            f"logprob_nats is {sums[np.isfinite(sums)].max()}: the logarithm of a probability is "
+            "at most 0 (a negative log-likelihood has the other sign)"
+        )
     return sums
 
 
@@ -207,7 +213,10 @@ def _nats_per_unit(unit: str, state: UnitState) -> Estimate:
 
 
 def _divided(estimate: Estimate, divisor: float, unit: str) -> Estimate:
-    """Return an estimate divided, in another unit; a negative divisor swaps the ends."""
+    """Return an estimate divided, in another unit; a negative divisor swaps the ends.
+
+    The interval ends at 0, as surprise does.
+    """
     if estimate.value is None:
         return replace(estimate, unit=unit)
     point = replace(
@@ -218,8 +227,9 @@ def _divided(estimate: Estimate, divisor: float, unit: str) -> Estimate:
     )
     if estimate.low is None or estimate.high is None:
         return point
-    low, high = sorted((estimate.low / divisor + 0.0, estimate.high / divisor + 0.0))
-    return replace(point, low=low, high=high)
+    low, high = sorted((estimate.low / divisor, estimate.high / divisor))
+    assert point.value is not None
+    return replace(point, low=min(point.value, max(0.0, low)), high=high)
 
 
 def _exponential(nats: Estimate) -> Estimate:

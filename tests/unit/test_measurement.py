@@ -301,11 +301,12 @@ def test_the_official_pair(tmp_path: Path):
     pair = write_pair(tmp_path, content, {"1": "the cat", "3": "", "9": "x", "8": "y"})
     v1 = measure("squad", **pair)
     assert v1.metrics["exact_match"].value == 0.5
-    assert v1.notes == {"surplus": 2, "unanswered": 1, "without_references": 1}
+    counted = {"surplus": 2, "unanswered": 1, "clusters": 1}
+    assert v1.notes == {**counted, "without_references": 1}
     v2 = measure("squad2", **pair)
     assert v2.metrics["exact_match"].value == pytest.approx(2 / 3)
     assert v2.metrics["exact_match_no_answer"].value == 1.0
-    assert v2.notes == {"surplus": 2, "unanswered": 1}
+    assert v2.notes == counted
     assert v1.n_rows == v2.n_rows == 3
 
 
@@ -334,3 +335,59 @@ def test_rows_in_a_list_are_told_how_to_become_a_table() -> None:
     rows: Any = [{"gold": 0, "logprob_nats": [-1.0, -2.0]}]
     with pytest.raises(ConfigError, match=r"given a dict; pyarrow\.Table\.from_pylist"):
         measure("accuracy", rows)
+
+
+def test_what_a_metric_reads_is_told():
+    with pytest.raises(
+        ConfigError, match=r"reads the columns rating, reference_rating, and .*group"
+    ):
+        measure("correlation", [])
+
+
+@pytest.mark.parametrize("given", [3, {"rating": [1]}, pa.array([1]), [3]])
+def test_what_is_no_source_is_told(given: Any):
+    with pytest.raises(ConfigError, match="nothing to measure: a source is"):
+        measure("rating", given)
+
+
+@pytest.mark.parametrize("given", ["rating=x", ["rating"], {"rating": 3}])
+def test_columns_are_a_mapping(given: Any):
+    with pytest.raises(ConfigError, match="columns: "):
+        measure("rating", pa.table({"rating": [1]}), columns=given)
+
+
+def test_groups_and_their_mean():
+    table = pa.table({"is_greedy": [True, True, False, False], "group": ["a", "a", "b", None]})
+    found = measure("greedy", table)
+    assert found.metrics["greedy_accuracy"].value == 0.5
+    assert {g: m["greedy_accuracy"].value for g, m in found.groups.items()} == {"a": 1.0, "b": 0.0}
+    assert found.macro["greedy_accuracy"].value == 0.5
+    assert found.notes == {"without_group": 1}
+    assert measure("greedy", table.drop_columns(["group"])).notes == {}
+
+
+def test_groups_that_share_clusters_have_no_macro_interval():
+    groups = ["a", "b"] * 8
+    columns = {"is_greedy": [True, False] * 8, "group": groups}
+    apart = [f"{group}{i // 4}" for i, group in enumerate(groups)]
+    shared = [str(i // 4) for i in range(16)]
+    intervals = {
+        name: measure("greedy", pa.table({**columns, "cluster": clusters}))
+        .macro["greedy_accuracy"]
+        .interval
+        for name, clusters in (("apart", apart), ("shared", shared))
+    }
+    assert intervals == {"apart": "mover95", "shared": None}
+
+
+def test_constants():
+    table = pa.table({"rating": [1.1, 2.2], "reference_rating": [3, 4]})
+    found = measure("correlation", table, constants={"rating_denominator": 10})
+    assert found.metrics["pearson"].value == 1.0
+    for constants in ({"status": "failed"}, {"group": "x"}, {"nonsense": 1}):
+        with pytest.raises(ConfigError, match="no value can be set"):
+            measure("correlation", table, constants=constants)
+    with pytest.raises(ConfigError, match="given a field and a value"):
+        measure("correlation", table, columns={"rating": "a"}, constants={"rating": 1})
+    with pytest.raises(ConfigError, match="value given for column 'rating_denominator'"):
+        measure("correlation", table, constants={"rating_denominator": "ten"})

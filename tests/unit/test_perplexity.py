@@ -67,7 +67,8 @@ def test_bits_are_powers_of_two():
 def random_documents(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
     tokens = rng.integers(20, 400, n)
-    return -3.0 * tokens + rng.normal(0, 1, n) * 8 * np.sqrt(tokens), tokens
+    sums = -3.0 * tokens + rng.normal(0, 1, n) * 8 * np.sqrt(tokens)
+    return np.minimum(sums, 0.0), tokens
 
 
 def test_the_interval_is_the_delta_method_s():
@@ -261,3 +262,29 @@ def test_more_greedy_documents_than_documents_are_refused():
     content = greedy.METRIC.encode(greedy.METRIC.init())
     with pytest.raises(DataError, match="cannot be greedy"):
         greedy.METRIC.decode({**content, "n_greedy": 1})
+
+
+def test_a_negative_log_likelihood_is_refused():
+    with pytest.raises(DataError, match=r"logprob_nats is 30\.0: .* has the other sign"):
+        ppl([30.0, 20.0])
+    with pytest.raises(DataError, match=r"entropy_nats is -1\.0"):
+        compute(entropy.METRIC, entropy_nats=[-1.0, 2.0], n_tokens=[1, 1])
+    assert ppl([1e-9])["token_perplexity"].value == pytest.approx(1.0)  # rounding of an engine
+
+
+def test_intervals_end_where_the_number_does():
+    found = ppl([-0.01, -9.0, -0.02], n_tokens=[5, 2, 4])
+    assert (found["token_perplexity"].low, found["nats_per_token"].low) == (1.0, 0.0)
+    low = compute(entropy.METRIC, entropy_nats=[0.01, 9.0], n_tokens=[5, 2])["entropy_nats"].low
+    assert low == 0.0
+
+
+@pytest.mark.parametrize("huge", [1e300, 1.7e308])
+def test_numbers_beyond_doubles_stay_out_of_json(huge: float):
+    for found in (
+        ppl([-huge, -huge / 2, -1.0]),
+        compute(entropy.METRIC, entropy_nats=[huge, huge / 2, 1.0], n_tokens=[1, 2, 3]),
+    ):
+        for estimate in found.values():
+            numbers = (estimate.value, estimate.stderr, estimate.low, estimate.high)
+            assert all(number is None or math.isfinite(number) for number in numbers)

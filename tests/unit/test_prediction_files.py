@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from raveval.errors import DataError
+from raveval.errors import ConfigError, DataError
 from raveval.measurement import measure
-from raveval.prediction_files import ABSENT, ArrowRows, JsonRows, read_rows
+from raveval.prediction_files import ABSENT, ArrowRows, JsonRows, files_of, read_rows
 
 N_MANY = 70_000  # more than is read at once
 
@@ -33,15 +33,32 @@ def test_a_folder_stands_for_its_files_by_name(tmp_path: Path):
     pq.write_table(pa.Table.from_pylist(rows[:3]), files[0])
     write_lines(files[1], rows[3:7])
     write_lines(files[2], rows[7:])
-    (tmp_path / "results.json").write_text("{}", "utf-8")
     (tmp_path / "notes.txt").write_text("x", "utf-8")
-    (tmp_path / "older.parquet").mkdir()
+    (tmp_path / ".a.jsonl.part").write_text("x", "utf-8")
     whole = measure("accuracy", tmp_path)
     assert whole == measure("accuracy", files)
     assert whole.n_rows == 10
-    assert measure("accuracy", [tmp_path, files[0]]).n_rows == 13
-    places = [rows.place(0) for rows in read_rows(tmp_path, {"gold"})]
-    assert places == [f"{files[1]}:1", f"{files[0]}, row 1", f"{files[2]}:1"]
+    assert files_of(tmp_path) == [files[1], files[0], files[2]]
+
+
+def test_no_row_counts_twice(tmp_path: Path):
+    file = tmp_path / "a.jsonl"
+    write_lines(file, [{"gold": 0, "logprob_nats": [-1.0]}])
+    (tmp_path / "link.jsonl").symlink_to(file)
+    for twice in ([file, file], [tmp_path], [file, tmp_path / ".." / tmp_path.name / "a.jsonl"]):
+        with pytest.raises(ConfigError, match="would count twice"):
+            measure("accuracy", twice)
+
+
+@pytest.mark.parametrize("other", ["results.json", "more.csv", "older"])
+def test_no_data_of_a_folder_is_passed_over(tmp_path: Path, other: str):
+    write_lines(tmp_path / "a.jsonl", [{"gold": 0, "logprob_nats": [-1.0]}])
+    if "." in other:
+        (tmp_path / other).write_text("{}", "utf-8")
+    else:
+        (tmp_path / other).mkdir()
+    with pytest.raises(DataError, match=f"it holds {other} too"):
+        measure("accuracy", tmp_path)
 
 
 def test_a_broken_file_of_a_folder_is_named(tmp_path: Path):
