@@ -311,6 +311,8 @@ def _read_json(path: Path) -> Iterator[Rows]:
     except (ValueError, RecursionError):
         yield from _read_json_lines(path)  # which says where it is malformed, if it is
         return
+    if content == []:
+        return
     rows = _only_list_of_objects(content)
     if rows is None:
         raise DataError(

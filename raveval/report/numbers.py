@@ -34,7 +34,8 @@ def interval_text(estimate: Estimate) -> str:
         return f"({plain(estimate.reason or 'no reason given')})"
     if estimate.low is None or estimate.high is None:
         return ""
-    return f"[{_one(estimate.low, estimate)}, {_one(estimate.high, estimate)}]"
+    kind = " (certain bounds)" if estimate.interval == "guaranteed" else ""
+    return f"[{_one(estimate.low, estimate)}, {_one(estimate.high, estimate)}]{kind}"
 
 
 def direction(estimate: Estimate) -> str:

@@ -177,7 +177,7 @@ def _task_rows(name: str, task: TaskResults) -> Iterator[tuple[str, ...]]:
     labels = (plain(name), str(task.num_fewshot))
     for metric, value in _with_macro(task):
         if metric.startswith(_MACRO):
-            yield ("", "", *_value_cells(metric, value), f"{value.n} groups")
+            yield ("", "", *_value_cells(metric, value), f"{value.n} group{'s' * (value.n != 1)}")
             continue
         differs = value.value is not None and value.n != coverage.n_scored
         rests_on = f"{scored} (n = {value.n})" if differs else scored
@@ -238,9 +238,10 @@ def macro_lines(macro: Mapping[str, Estimate]) -> Iterator[str]:
     """Say the unweighted means over groups that a task may be quoted by."""
     for name in _quoted(macro):
         mean = macro[name]
+        shown = " ".join(filter(None, (value_text(mean), interval_text(mean))))
         yield (
-            f"{_MACRO}{plain(name)}: {value_text(mean)} {interval_text(mean)}, the unweighted mean "
-            f"over {mean.n} groups; {plain(name)} pools all examples"
+            f"{_MACRO}{plain(name)}: {shown}, the unweighted mean over {mean.n} "
+            f"group{'s' * (mean.n != 1)}; {plain(name)} pools all examples"
         )
 
 
