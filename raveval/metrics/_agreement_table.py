@@ -17,7 +17,7 @@ import numpy as np
 
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._alpha_intervals import (
-    JointCounts,
+    CategoryCounts,
     UnitValues,
     with_rank_interval,
     with_value_interval,
@@ -34,7 +34,7 @@ Level = Literal["nominal", "ordinal", "interval"]
 """Krippendorff's metrics: 1 where ratings differ, ranks between them squared, (x - y)^2."""
 
 
-Cells = Mapping[tuple[int, int], int]
+CellCounts = Mapping[tuple[int, int], int]
 """(position of the first rater's category, of the second's) → rows."""
 
 
@@ -50,7 +50,7 @@ class Units(NamedTuple):
     counts: list[int]
 
 
-class Pairs(NamedTuple):
+class CategoryTable(NamedTuple):
     """How often the categories of two raters meet.
 
     Attributes:
@@ -78,9 +78,9 @@ class Pairs(NamedTuple):
             of_second[j] += count
         return of_first, of_second
 
-    def joint_counts(self) -> JointCounts:
+    def category_counts(self) -> CategoryCounts:
         """Return the cells as arrays."""
-        return JointCounts(np.array(self.first), np.array(self.second), np.array(self.counts))
+        return CategoryCounts(np.array(self.first), np.array(self.second), np.array(self.counts))
 
     def units(self) -> Units:
         """Return the cells as rows of two ratings."""
@@ -89,13 +89,13 @@ class Pairs(NamedTuple):
         return Units(ratings, self.counts)
 
 
-def pairs(cells: Cells) -> Pairs:
+def category_table(cells: CellCounts) -> CategoryTable:
     """Return the table of cells, whose order does not matter."""
     ordered = sorted(cells)
     positions = sorted({position for cell in ordered for position in cell})
     index = {position: i for i, position in enumerate(positions)}
     unit = math.gcd(*(position - positions[0] for position in positions)) or 1
-    return Pairs(
+    return CategoryTable(
         [(position - positions[0]) // unit for position in positions],
         [index[first] for first, _ in ordered],
         [index[second] for _, second in ordered],
@@ -103,7 +103,7 @@ def pairs(cells: Cells) -> Pairs:
     )
 
 
-def kappa(table: Pairs, distance: Distance) -> Estimate:
+def kappa(table: CategoryTable, distance: Distance) -> Estimate:
     """Return Cohen's kappa, weighted by a distance, with its large-sample interval.
 
     The standard error is that of Fleiss, Cohen and Everitt (Psychological Bulletin 72 (1969)
@@ -147,7 +147,7 @@ def kappa(table: Pairs, distance: Distance) -> Estimate:
     )
 
 
-def alpha(table: Pairs, level: Level) -> Estimate:
+def alpha(table: CategoryTable, level: Level) -> Estimate:
     """Return Krippendorff's alpha of two raters, with the interval of `_alpha_intervals`.
 
     Source: Krippendorff, Content Analysis (4th edition 2019), chapter 12.
@@ -166,7 +166,7 @@ def alpha(table: Pairs, level: Level) -> Estimate:
     value = float(1 - Fraction((2 * n - 1) * seen, by_chance))
     point = Estimate(value, UNIT, n, higher_is_better=True)
     if level != "interval":
-        return with_rank_interval(point, table.joint_counts(), is_nominal=level == "nominal")
+        return with_rank_interval(point, table.category_counts(), is_nominal=level == "nominal")
     return with_value_interval(point, unit_values(table.units()))
 
 
@@ -202,7 +202,7 @@ def _dot(a: Iterable[int], b: Iterable[int]) -> int:
     return sum(x * y for x, y in zip(a, b, strict=True))
 
 
-def _distances(table: Pairs, distance: Distance) -> list[int]:
+def _distances(table: CategoryTable, distance: Distance) -> list[int]:
     """Return the distance of the two categories of each cell."""
     x = [table.positions[i] for i in table.first]
     y = [table.positions[j] for j in table.second]

@@ -2,12 +2,14 @@
 
 Rows are resampled from their counts, and the interval holds the middle 95 % of the replicates
 ("bootstrap95"). That costs time for each kind of row; with more than `MOST_RESAMPLED` kinds there
-are at least as many rows, and the delta method ("delta95") says the same at once. Neither has an
-interval where it would have no width: the rows then do not tell how far alpha may vary.
+are at least as many rows, and the delta method's error says the same at once ("normal95"). Neither
+has an interval where it would have no width: the rows then do not tell how far alpha may vary.
+Replicates make none either for fewer than 4 rows, or where more than one in 20 is undefined.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raveval.metrics import _intervals as intervals
-from raveval.metrics._bootstrap import count_replicates, percentile95
+from raveval.metrics._bootstrap import NO_SPREAD, bootstrapped, count_replicates
 from raveval.metrics._exact import Doubles, Integers
 from raveval.types import Estimate
 
@@ -27,7 +29,7 @@ Statistic = Callable[[Integers], Doubles]
 """Alpha of replicates: of each row of counts, shape `(replicates, kinds)`."""
 
 
-class JointCounts(NamedTuple):
+class CategoryCounts(NamedTuple):
     """Rows of two raters: the category of each, from 0 and in order, and how many rows."""
 
     first: Integers
@@ -60,7 +62,7 @@ class UnitValues(NamedTuple):
         return distances
 
 
-def with_rank_interval(point: Estimate, table: JointCounts, *, is_nominal: bool) -> Estimate:
+def with_rank_interval(point: Estimate, table: CategoryCounts, *, is_nominal: bool) -> Estimate:
     """Return the estimate of nominal or ordinal alpha with its interval."""
     if len(table.counts) > MOST_RESAMPLED:
         return by_delta(point, rank_influences(table, is_nominal=is_nominal), table.counts)
@@ -77,29 +79,29 @@ def with_value_interval(point: Estimate, units: UnitValues) -> Estimate:
 def by_bootstrap(point: Estimate, statistic: Statistic, counts: Integers) -> Estimate:
     """Add percentiles of replicates, stretched to the value; NaN is an undefined replicate."""
     replicates = np.concatenate([statistic(chunk) for chunk in count_replicates(counts)])
-    known = replicates[~np.isnan(replicates)]
-    if len(known) < 2 or known.min() == known.max() or point.value is None:
+    found = bootstrapped(replicates, int(counts.sum()))
+    if found is None or point.value is None:
         return point
-    low, high = percentile95(known)
     return replace(
         point,
-        stderr=float(known.std(ddof=1)),
-        low=min(low, point.value),
-        high=max(high, point.value),
+        stderr=found.stderr,
+        low=min(found.low, point.value),
+        high=max(found.high, point.value),
         interval="bootstrap95",
     )
 
 
 def by_delta(point: Estimate, influences: Doubles, counts: Integers) -> Estimate:
     """Add the interval from what each row adds to the statistic; these sum to 0 over all rows."""
-    stderr = float(np.sqrt((counts * influences**2).sum())) / int(counts.sum())
-    if not stderr or point.value is None:
+    n = int(counts.sum())
+    stderr = float(np.sqrt((counts * influences**2).sum())) / n
+    if stderr * math.sqrt(n) <= NO_SPREAD or point.value is None:
         return point
     low, high = intervals.normal(point.value, stderr, at_least=-1.0, at_most=1.0)
-    return replace(point, stderr=stderr, low=low, high=high, interval="delta95")
+    return replace(point, stderr=stderr, low=low, high=high, interval="normal95")
 
 
-def rank_alpha(table: JointCounts, *, is_nominal: bool) -> Statistic:
+def rank_alpha(table: CategoryCounts, *, is_nominal: bool) -> Statistic:
     """Return nominal or ordinal alpha of replicates; NaN where one category is left."""
     disagreement = _nominal_disagreement if is_nominal else _ordinal_disagreement
     both = np.concatenate([table.first, table.second])
@@ -115,13 +117,13 @@ def rank_alpha(table: JointCounts, *, is_nominal: bool) -> Statistic:
     return alpha
 
 
-def _nominal_disagreement(table: JointCounts, cells: Doubles, used: Doubles) -> Doubles:
+def _nominal_disagreement(table: CategoryCounts, cells: Doubles, used: Doubles) -> Doubles:
     """Return Do / De with the distance 1."""
     seen = (cells * (table.first != table.second)).sum(axis=1)
     return _quotient(seen, (used * (1 - used)).sum(axis=1))
 
 
-def _ordinal_disagreement(table: JointCounts, cells: Doubles, used: Doubles) -> Doubles:
+def _ordinal_disagreement(table: CategoryCounts, cells: Doubles, used: Doubles) -> Doubles:
     """Return Do / De with squared differences of mid-ranks."""
     ranks = np.cumsum(used, axis=1) - used / 2
     seen = (cells * (ranks[:, table.first] - ranks[:, table.second]) ** 2).sum(axis=1)
@@ -154,12 +156,12 @@ def _quotient(seen: Doubles, by_chance: Doubles) -> Doubles:
     return quotient
 
 
-def rank_influences(table: JointCounts, *, is_nominal: bool) -> Doubles:
+def rank_influences(table: CategoryCounts, *, is_nominal: bool) -> Doubles:
     """Return what a row of each cell adds to nominal or ordinal Do / De, to first order."""
     return _nominal_influences(table) if is_nominal else _ordinal_influences(table)
 
 
-def _nominal_influences(table: JointCounts) -> Doubles:
+def _nominal_influences(table: CategoryCounts) -> Doubles:
     used = _shares(table)
     by_chance = 1 - (used**2).sum()
     differs = table.first != table.second
@@ -170,7 +172,7 @@ def _nominal_influences(table: JointCounts) -> Doubles:
     return influences
 
 
-def _ordinal_influences(table: JointCounts) -> Doubles:
+def _ordinal_influences(table: CategoryCounts) -> Doubles:
     used = _shares(table)
     ranks = np.cumsum(used) - used / 2
     apart = ranks[table.first] - ranks[table.second]
@@ -199,7 +201,7 @@ def value_influences(units: UnitValues) -> Doubles:
     return influences
 
 
-def _shares(table: JointCounts) -> Doubles:
+def _shares(table: CategoryCounts) -> Doubles:
     """Return how often each category is used, as a share of all ratings."""
     n_used = int(max(table.first.max(), table.second.max())) + 1
     used = np.bincount(table.first, table.counts, n_used)

@@ -15,12 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from raveval.metrics import Contribution, Json
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import list_of, required
-from raveval.metrics._exact import Integers
+from raveval.metrics._exact import Booleans, Integers
 from raveval.metrics._state import Counts, StateReader, add_counts, write_counts
 from raveval.types import Estimate
 
@@ -29,8 +28,6 @@ REFERENCES = pa.field("references", list_of(pa.string()), nullable=False)
 
 TEXT_TABLES = unicodedata.unidata_version
 """Version of the character tables of this interpreter, which decide what a word and a case is."""
-
-Booleans = NDArray[np.bool_]
 
 
 class Match(NamedTuple):

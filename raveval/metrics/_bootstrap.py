@@ -1,34 +1,32 @@
-"""The bootstrap, without touching a row: from count tables, and from weights hashed from keys.
+"""The bootstrap, without touching a row: from count tables.
 
-Two ways, for two kinds of statistic. Where a statistic is a function of a count table, resampling n
-rows with replacement is drawing a multinomial table of n: `count_replicates` draws the tables, the
-same distribution as the ordinary bootstrap, at a cost that depends on cells and not on rows.
-
-Where rows must stay apart (two runs over the same examples, sums of anything), `poisson_weights`
-says how often each row enters each replicate: independent Poisson(1) numbers (Hanley and MacGibbon,
-Computer Methods and Programs in Biomedicine 83 (2006) 57-60), a function of the row's key and the
-replicate alone. Weighted integer sums merge like any state; keyed by example, two runs are paired;
-keyed by cluster, whole clusters are resampled, also when they straddle shards.
+Where a statistic is a function of a count table, resampling n rows with replacement is drawing a
+multinomial table of n: `count_replicates` draws the tables, the same distribution as the ordinary
+bootstrap, at a cost that depends on cells and not on rows. With one cell for each cluster it draws
+clusters. `bootstrapped` turns the statistic's replicates into an error and an interval, by the one
+rule for when they make any.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raveval.metrics._exact import Doubles, Integers
 from raveval.metrics._intervals import Interval
-
-Keys = NDArray[np.uint64]
-Weights = NDArray[np.uint8]
 
 N_REPLICATES = 2000
 """At this number each end of a percentile interval varies by 1.5 % of its width, one deviation."""
 
 SEED = 0x5EED_0F_2000
-"""Of the replicates: fixed, so that an interval is a function of the counts alone."""
+"""Of the replicates: fixed, so that with one numpy an interval is a function of the counts alone.
+
+numpy does not promise the same stream in all of its versions (NEP 19). A golden test pins a draw,
+so that a change is noticed, and raises the versions of the metrics that draw.
+"""
 
 _NUMBERS_AT_ONCE = 1 << 20
 """Bounds the memory of a chunk: 8 MiB of counts, and as much of drawn rows."""
@@ -38,17 +36,22 @@ _ROWS_PER_CELL = 16
 
 _QUANTILES = (0.025, 0.975)
 
-_GAMMA = 0x9E3779B97F4A7C15  # 2^64 divided by the golden ratio, made odd
-_MASK = (1 << 64) - 1
-_WEIGHTS_PER_WORD = 4  # 16 bits each
+LEAST_UNITS = 4
+"""Examples or clusters from which on replicates say anything; of 3, one draw in 9 is one thrice."""
 
-_OF_65536 = (24109, 24110, 12055, 4017, 1005, 201, 34, 4, 1)
-"""How many of 2^16 equally likely numbers stand for the weights 0, 1, …, 8.
+NO_SPREAD = 1e-9
+"""Of an error times the root of n, which is of order 1 where there is any spread: rounding dust."""
 
-Poisson(1) probabilities rounded so that mean and variance are exactly 1.
-"""
+_MOST_UNDEFINED = 0.05
+"""Share of the replicates that may be undefined; with more, what the others say is no interval."""
 
-_WEIGHT_OF = np.repeat(np.arange(len(_OF_65536), dtype=np.uint8), _OF_65536)
+
+class Bootstrapped(NamedTuple):
+    """What replicates say of a statistic: their standard deviation and their percentiles."""
+
+    stderr: float
+    low: float
+    high: float
 
 
 def count_replicates(
@@ -98,40 +101,23 @@ def percentile95(values: Doubles) -> Interval:
     return Interval(float(low), float(high))
 
 
-def poisson_weights(keys: Keys, first_replicate: int, n_replicates: int) -> Weights:
-    """Return how often each key enters each of the replicates: independent Poisson(1) numbers.
+def bootstrapped(replicates: Doubles, n_units: int) -> Bootstrapped | None:
+    """Return the error and the interval that replicates make; None where they make none.
 
-    A weight depends on its key and its replicate's number only: not on the other keys, the range
-    asked for, the machine or the run. It is at most 8.
+    None with fewer than `LEAST_UNITS` drawn, with more than one replicate in 20 undefined, or
+    without spread, which is no proof that there is none.
 
     Args:
-        keys: shape `(n,)`; a hash of what is drawn (an example, a cluster). Equal keys enter
-            together.
-        first_replicate: number of the first replicate, from 0.
-        n_replicates: how many.
-
-    Returns:
-        Shape `(n, n_replicates)`; ask for as many keys and replicates at once as memory allows.
-
-    >>> poisson_weights(np.array([7, 7, 8], np.uint64), 0, 6).tolist()
-    [[2, 1, 1, 1, 2, 1], [2, 1, 1, 1, 2, 1], [0, 1, 1, 2, 2, 1]]
+        replicates: the statistic of each; NaN where it is undefined.
+        n_units: examples or clusters that were drawn.
     """
-    first_word, skipped = divmod(first_replicate, _WEIGHTS_PER_WORD)
-    n_words = -(-(skipped + n_replicates) // _WEIGHTS_PER_WORD)
-    # A stream of its own for each key: the key mixed is where its counter starts.
-    starts = _mix(keys.astype(np.uint64) + np.uint64(_GAMMA))
-    steps = [(word * _GAMMA) & _MASK for word in range(first_word, first_word + n_words)]
-    words = _mix(starts[:, None] + np.array(steps, np.uint64))
-    halves = words.astype("<u8", copy=False).view("<u2")  # the low 16 bits come first
-    weights: Weights = _WEIGHT_OF[halves[:, skipped : skipped + n_replicates]]
-    return weights
-
-
-def _mix(words: Keys) -> Keys:
-    """Return the words with every bit spread over all 64 (the finaliser of SplitMix64)."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return words ^ (words >> np.uint64(31))
+    is_undefined = np.isnan(replicates)
+    if n_units < LEAST_UNITS or is_undefined.mean() > _MOST_UNDEFINED:
+        return None
+    stderr = float(replicates[~is_undefined].std(ddof=1))
+    if stderr * math.sqrt(n_units) <= NO_SPREAD:
+        return None
+    return Bootstrapped(stderr, *percentile95(replicates))
 
 
 def _draw_rows(rng: np.random.Generator, counts: Integers, n_rows: int) -> Integers:

@@ -21,10 +21,8 @@ from numpy.typing import NDArray
 from raveval.errors import DataError, nearest
 from raveval.metrics import _kernels as kernels
 from raveval.metrics._columns import column, list_of, required
-from raveval.metrics._exact import Doubles, Integers
+from raveval.metrics._exact import Booleans, Doubles, Integers
 from raveval.metrics._kernels import DIVIDED, ITSELF, SUBTRACTED
-
-Booleans = NDArray[np.bool_]
 
 SCORINGS = ("raw", "per_token", "per_char", "per_byte", "unconditional")
 

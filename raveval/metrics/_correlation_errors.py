@@ -16,10 +16,9 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raveval.metrics._bootstrap import count_replicates
-from raveval.metrics._exact import Doubles, Integers
+from raveval.metrics._exact import Booleans, Doubles, Integers
 from raveval.metrics._joint_counts import Run, cluster_keys
 from raveval.metrics._ranks import Axis, Cells
 
@@ -182,8 +181,8 @@ def _totals(tables: Doubles, axis: Axis) -> Doubles:
     return totals
 
 
-def _has_two(tables: Doubles, axis: Axis) -> NDArray[np.bool_]:
-    several: NDArray[np.bool_] = np.count_nonzero(_totals(tables, axis), axis=1) > 1
+def _has_two(tables: Doubles, axis: Axis) -> Booleans:
+    several: Booleans = np.count_nonzero(_totals(tables, axis), axis=1) > 1
     return several
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from raveval.metrics import _correlation_errors as errors
-from raveval.metrics._bootstrap import percentile95
+from raveval.metrics._bootstrap import LEAST_UNITS, NO_SPREAD, bootstrapped
 from raveval.metrics._exact import Doubles, Integers
 from raveval.metrics._intervals import Z95, student95
 from raveval.metrics._joint_counts import NO_CLUSTER, Run, cluster_keys
@@ -30,10 +30,6 @@ With more, a coefficient is normal on Fisher's scale to well within the 1.5 % of
 
 MOST_CLUSTERED_ROWS = 1 << 16
 """Rows of cluster and pair up to which clusters are resampled."""
-
-_LEAST_PAIRS = 4
-_NO_SPREAD = 1e-9  # of stderr * sqrt(n), which is of order 1 where there is any spread
-_MOST_UNDEFINED = 0.05  # of the replicates; with more, their percentiles say little
 
 
 class Spread(NamedTuple):
@@ -60,7 +56,7 @@ def spreads(
         difference: the result of `concordance`.
     """
     imperfect = {name: value for name, value in values.items() if abs(value) < 1}
-    if cells.n < _LEAST_PAIRS:
+    if cells.n < LEAST_UNITS:
         return {}
     if run.clusters is None:
         found = _over_pairs(cells, imperfect, difference)
@@ -71,7 +67,7 @@ def spreads(
     return {
         name: _holding(spread, values[name])
         for name, spread in found
-        if spread.stderr * math.sqrt(cells.n) > _NO_SPREAD
+        if spread.stderr * math.sqrt(cells.n) > NO_SPREAD
     }
 
 
@@ -81,28 +77,39 @@ def _holding(spread: Spread, value: float) -> Spread:
 
 
 def _knows_clusters(run: Run) -> bool:
-    """Whether each row has a cluster, and there are at least two."""
+    """Whether each row has a cluster, and there are enough to tell how they vary."""
     keys = np.unique(cluster_keys(run))
-    return len(keys) > 1 and NO_CLUSTER not in keys
+    return len(keys) >= LEAST_UNITS and NO_CLUSTER not in keys
 
 
 def _over_pairs(
     cells: Cells, values: Coefficients, difference: Integers
 ) -> Iterator[tuple[str, Spread]]:
-    n = cells.n
     if "pearson" in values:
-        yield "pearson", _fisher(values["pearson"], 1 / math.sqrt(n - 3), "fisher-z95")
+        yield "pearson", _pearson(cells, values["pearson"])
     if "spearman" in values:
         yield from _spearman_over_pairs(cells, values["spearman"])
     for name, influence in _kendall_influences(cells, values, difference):
         yield name, _delta(cells, influence, values[name], "brown-benedetti-z95")
 
 
+def _pearson(cells: Cells, value: float) -> Spread:
+    """Return the wider of Fisher's interval and the delta method's.
+
+    Fisher's error is right for normal ratings and too small on coarse scales, the delta method's is
+    right for any of many ratings and too small for few.
+    """
+    fisher = _fisher(value, 1 / math.sqrt(cells.n - 3), "fisher-z95")
+    delta = _delta(cells, errors.pearson_influence(cells, value), value, "delta-z95")
+    # NaN, where rounding hides how a side varies, is not larger.
+    return delta if delta.stderr > fisher.stderr else fisher
+
+
 def _spearman_over_pairs(cells: Cells, value: float) -> Iterator[tuple[str, Spread]]:
     if cells.n <= MOST_PAIRS and len(cells.counts) <= MOST_CELLS:
         tables = errors.resampled_pairs(cells)
         replicates = [errors.spearman_replicates(each, cells) for each in tables]
-        yield from _of_replicates("spearman", replicates, "bootstrap95")
+        yield from _of_replicates("spearman", replicates, cells.n, "bootstrap95")
     else:
         influence = errors.spearman_influence(cells, value)
         yield "spearman", _delta(cells, influence, value, "delta-z95")
@@ -139,8 +146,9 @@ def _over_resampled_clusters(
             found["pearson"] = errors.pearson_replicates(tables, cells)
         for name in values:
             replicates[name].append(found[name])
+    n_clusters = len(np.unique(cluster_keys(run)))
     for name in values:
-        yield from _of_replicates(name, replicates[name], "cluster-bootstrap95")
+        yield from _of_replicates(name, replicates[name], n_clusters, "cluster-bootstrap95")
 
 
 def _kendall_influences(
@@ -168,10 +176,8 @@ def _fisher(value: float, stderr: float, method: str) -> Spread:
 
 
 def _of_replicates(
-    name: str, replicates: Iterable[Doubles], method: str
+    name: str, replicates: Iterable[Doubles], n_units: int, method: str
 ) -> Iterator[tuple[str, Spread]]:
-    values = np.concatenate(tuple(replicates))
-    is_undefined = np.isnan(values)
-    if is_undefined.mean() <= _MOST_UNDEFINED:
-        low, high = percentile95(values)
-        yield name, Spread(float(values[~is_undefined].std(ddof=1)), low, high, method)
+    found = bootstrapped(np.concatenate(tuple(replicates)), n_units)
+    if found is not None:
+        yield name, Spread(*found, method)

@@ -17,12 +17,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
 from raveval.metrics import _kernels as kernels
 
-Doubles = NDArray[np.float64]
-Integers = NDArray[np.int64]
+Booleans = kernels.Booleans
+Doubles = kernels.Doubles
+Integers = kernels.Integers
 
 SCALE_BITS = 1074
 """An exact sum `s` of doubles stands for s * 2^-1074."""

@@ -20,20 +20,21 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from raveval.metrics import Json
-from raveval.metrics._bootstrap import Keys
 from raveval.metrics._exact import Doubles, Integers
-from raveval.metrics._kernels import Bytes, crosstab
+from raveval.metrics._kernels import N_CODES, Bytes, crosstab
 from raveval.metrics._state import StateReader
 
-Pairs = NDArray[np.complex128]
-"""A pair (x, y) as x + iy: 16 bytes that numpy sorts and compares by x, then by y."""
+Points = NDArray[np.complex128]
+"""Pairs (x, y) as x + iy: 16 bytes each that numpy sorts and compares by x, then by y."""
+
+Keys = NDArray[np.uint64]
+"""The keys of clusters, one for each row."""
 
 NO_CLUSTER = 0
 """Stands for a row without a cluster; no cluster has this key."""
 
 _MOST_ROWS = 1 << 53  # beyond what can be counted; their sum stays below 2^63 over any merges
 _MOST_KEY = (1 << 64) - 1
-_CODES = 256
 _PROBED = 2048  # rows that tell whether a column is a grid, before all of it is looked at
 
 
@@ -46,7 +47,7 @@ class Run:
         clusters: the key of each row's cluster, NO_CLUSTER for none; None where no row has one.
     """
 
-    pairs: Pairs
+    pairs: Points
     counts: Integers
     clusters: Keys | None = None
 
@@ -123,7 +124,7 @@ def count(x: Doubles, y: Doubles, clusters: Keys | None = None) -> JointCounts:
         clusters = None
     if clusters is None and _may_be_grid(x) and _may_be_grid(y):
         (x_codes, x_values), (y_codes, y_values) = _codes(x), _codes(y)
-        if len(x_values) <= _CODES and len(y_values) <= _CODES:
+        if len(x_values) <= N_CODES and len(y_values) <= N_CODES:
             return count_codes(
                 x_codes.astype(np.uint8), y_codes.astype(np.uint8), x_values, y_values
             )
@@ -139,7 +140,7 @@ def count_codes(x: Bytes, y: Bytes, x_values: Doubles, y_values: Doubles) -> Joi
         return JointCounts()
     table = crosstab(x, y).ravel()
     filled = np.flatnonzero(table)
-    pairs = paired(x_values[filled // _CODES], y_values[filled % _CODES])
+    pairs = paired(x_values[filled // N_CODES], y_values[filled % N_CODES])
     return JointCounts((_run(pairs, table[filled], None),))
 
 
@@ -148,7 +149,7 @@ def count_weighted(x: Doubles, y: Doubles, counts: Integers) -> Run:
     return _run(paired(x, y), counts, None)
 
 
-def paired(x: Doubles, y: Doubles) -> Pairs:
+def paired(x: Doubles, y: Doubles) -> Points:
     """Return x + iy, without the arithmetic that would turn infinite parts into NaN."""
     pairs = np.empty(len(x), np.complex128)
     pairs.real, pairs.imag = x, y
@@ -156,7 +157,7 @@ def paired(x: Doubles, y: Doubles) -> Pairs:
 
 
 def _may_be_grid(values: Doubles) -> bool:
-    return len(np.unique(values[:_PROBED])) <= _CODES
+    return len(np.unique(values[:_PROBED])) <= N_CODES
 
 
 def _codes(values: Doubles) -> tuple[Integers, Doubles]:
@@ -184,7 +185,7 @@ def _merged(a: Run, b: Run) -> Run:
     return _run(np.concatenate((a.pairs, b.pairs)), np.concatenate((a.counts, b.counts)), clusters)
 
 
-def _run(pairs: Pairs, counts: Integers, clusters: Keys | None) -> Run:
+def _run(pairs: Points, counts: Integers, clusters: Keys | None) -> Run:
     """Return rows in order, equal ones as one."""
     # The stable sort finds the two sorted runs that a merge puts side by side: a linear merge.
     if clusters is None:

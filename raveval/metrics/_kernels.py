@@ -29,12 +29,14 @@ Loading numba and its cached code takes about half a second, in which the plain 
 doubles or ranks 10^5 examples. Tables this long are parts of a file that has many of them.
 """
 
+N_CODES = 256
+"""Values that a byte can stand for: the side of a crosstab."""
+
 ITSELF, DIVIDED, SUBTRACTED = range(3)
 """What is compared between choices: a value, one divided by another, or their difference."""
 
 _ROWS_WORTH_CALLING = 1 << 9  # from which on a kernel that is compiled beats numpy's many passes
 
-_CELLS = 256
 _CELLS_AT_ONCE = 1 << 20  # bounds the memory of the plain crosstab
 _FRACTION = (1 << 52) - 1
 _IMPLICIT = 1 << 52
@@ -63,15 +65,20 @@ def is_worthwhile(n_rows: int) -> bool:
     return n_rows >= (_ROWS_WORTH_CALLING if is_loaded else ROWS_WORTH_COMPILING) and available()
 
 
-@cache
-def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+def compiled(loop: Callable[..., Any], **options: bool) -> Callable[..., Any]:
+    """Return a loop compiled by numba, from its cache where there is one; numba is available."""
     import numba
 
     try:
-        compiled: Callable[..., Any] = numba.njit(cache=True)(loop)
+        kernel: Callable[..., Any] = numba.njit(cache=True, **options)(loop)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        compiled = numba.njit(loop)
-    return compiled
+        kernel = numba.njit(**options)(loop)
+    return kernel
+
+
+@cache
+def _compiled(loop: Callable[..., Any]) -> Callable[..., Any]:
+    return compiled(loop)
 
 
 def crosstab(x: Bytes, y: Bytes) -> Integers:
@@ -89,17 +96,17 @@ def crosstab(x: Bytes, y: Bytes) -> Integers:
 
 def plain_crosstab(x: Bytes, y: Bytes) -> Integers:
     """Return the table by numpy alone."""
-    table = np.zeros(_CELLS * _CELLS, np.int64)
+    table = np.zeros(N_CODES * N_CODES, np.int64)
     for start in range(0, len(x), _CELLS_AT_ONCE):
         rows = slice(start, start + _CELLS_AT_ONCE)
         pairs = (x[rows].astype(np.uint16) << np.uint16(8)) | y[rows]
-        table += np.bincount(pairs, minlength=_CELLS * _CELLS)
-    return table.reshape(_CELLS, _CELLS)
+        table += np.bincount(pairs, minlength=N_CODES * N_CODES)
+    return table.reshape(N_CODES, N_CODES)
 
 
 def compiled_crosstab(x: Bytes, y: Bytes) -> Integers:
     """Return the table by the kernel."""
-    tables = np.zeros((2, _CELLS, _CELLS), np.int64)
+    tables = np.zeros((2, N_CODES, N_CODES), np.int64)
     _compiled(_crosstab_loop)(np.ascontiguousarray(x), np.ascontiguousarray(y), tables)
     table: Integers = tables.sum(axis=0)
     return table

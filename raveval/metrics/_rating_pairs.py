@@ -10,22 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as kinds
 
-from raveval.metrics._bootstrap import Keys
 from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._columns import column, required
 from raveval.metrics._exact import Doubles
-from raveval.metrics._joint_counts import NO_CLUSTER, JointCounts, count, count_codes
-from raveval.metrics._kernels import Bytes
+from raveval.metrics._joint_counts import NO_CLUSTER, JointCounts, Keys, count, count_codes
+from raveval.metrics._kernels import N_CODES, Bytes
 from raveval.metrics._ratings import (
     RATING,
     RATING_DENOMINATOR,
     REFERENCE_RATING,
     REFERENCE_RATING_DENOMINATOR,
-    read_ratings,
+    read_both,
 )
 from raveval.types import row_key
-
-_CODES = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +54,7 @@ class _Codes(NamedTuple):
 
     def values(self) -> Doubles:
         """Return the rating of each byte, as far as it is a double."""
-        return (np.arange(_CODES) + self.lowest).astype(np.float64)
+        return (np.arange(N_CODES) + self.lowest).astype(np.float64)
 
 
 def missing_notes(n_rating: int, n_reference: int) -> dict[str, int]:
@@ -66,7 +63,7 @@ def missing_notes(n_rating: int, n_reference: int) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count}
 
 
-def read_pairs(records: pa.Table) -> RatingPairs:
+def read_rating_pairs(records: pa.Table) -> RatingPairs:
     """Return the pairs of ratings of records that may name clusters.
 
     Raises:
@@ -81,8 +78,7 @@ def read_pairs(records: pa.Table) -> RatingPairs:
         x, y = _codes(required(records, RATING)), _codes(required(records, REFERENCE_RATING))
         if x is not None and y is not None:
             return RatingPairs(count_codes(x.bytes, y.bytes, x.values(), y.values()))
-    ratings = read_ratings(records, RATING, RATING_DENOMINATOR)
-    references = read_ratings(records, REFERENCE_RATING, REFERENCE_RATING_DENOMINATOR)
+    ratings, references = read_both(records)
     lacks_rating, lacks_reference = np.isnan(ratings), np.isnan(references)
     is_pair = ~(lacks_rating | lacks_reference)
     keys = None if clusters is None else _keys(clusters)
@@ -110,7 +106,7 @@ def _codes(array: pa.Array) -> _Codes | None:
         return _Codes(array.to_numpy(), 0)
     ends = pc.min_max(array).as_py()
     lowest, highest = ends["min"], ends["max"]
-    if highest - lowest >= _CODES or max(abs(lowest), abs(highest)) > 1 << 53:
+    if highest - lowest >= N_CODES or max(abs(lowest), abs(highest)) > 1 << 53:
         return None
     values = array.to_numpy()
     return _Codes((values - values.dtype.type(lowest)).astype(np.uint8), lowest)

@@ -17,11 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from raveval.errors import DataError
 from raveval.metrics._columns import column, number_or_numbers, required
-from raveval.metrics._exact import Doubles, Integers
+from raveval.metrics._exact import Booleans, Doubles, Integers
 
 RATING = number_or_numbers("rating")
 REFERENCE_RATING = number_or_numbers("reference_rating")
@@ -64,8 +63,8 @@ class _Numbers(NamedTuple):
     rows: Integers
     n_samples: Integers
     denominators: Integers
-    has_grid: NDArray[np.bool_]
-    is_plain: NDArray[np.bool_]
+    has_grid: Booleans
+    is_plain: Booleans
 
     def divisor(self, row: int) -> int | None:
         """Return the denominator of a row's grid; None where it has none."""
@@ -85,14 +84,26 @@ def read_ratings(records: pa.Table, field: pa.Field, denominator: pa.Field | Non
         denominator: the column of the grid; a row where it is null has none.
 
     Raises:
-        DataError: the column is missing or no numbers, a denominator is below 1, or a number is
-            not on the grid it should be on.
+        DataError: the column is missing or no numbers, a whole number is beyond 2^53, a
+            denominator is below 1, or a number is not on the grid it should be on.
     """
     array, denominators = _read(records, field, denominator)
     if denominators is None and not pa.types.is_list(array.type):
-        return _doubles(array) + 0.0  # -0.0 becomes 0.0
+        return _doubles(array, field.name) + 0.0  # -0.0 becomes 0.0
     numbers = _numbers(array, denominators, field.name)
     return _means(numbers)
+
+
+def read_both(records: pa.Table) -> tuple[Doubles, Doubles]:
+    """Return the rating and the reference rating of each row, as `read_ratings` does.
+
+    Raises:
+        DataError: as `read_ratings`.
+    """
+    return (
+        read_ratings(records, RATING, RATING_DENOMINATOR),
+        read_ratings(records, REFERENCE_RATING, REFERENCE_RATING_DENOMINATOR),
+    )
 
 
 def read_samples(records: pa.Table, field: pa.Field, denominator: pa.Field | None) -> Samples:
@@ -128,8 +139,16 @@ def _read(
     return array, denominators
 
 
-def _doubles(array: pa.Array) -> Doubles:
-    """Return numbers as doubles, NaN where null."""
+def _doubles(array: pa.Array, name: str) -> Doubles:
+    """Return numbers as doubles, NaN where null; whole ones beyond 2^53 are refused."""
+    if pa.types.is_integer(array.type):
+        try:
+            array = array.cast(pa.float64())
+        except pa.ArrowInvalid as exc:
+            raise DataError(
+                f"{name}: {exc}: beyond 2^53 not every whole number is a double, and ratings that "
+                "differ could become equal; give them on a smaller scale"
+            ) from exc
     values: Doubles = array.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     return values
 
@@ -139,10 +158,10 @@ def _numbers(array: pa.Array, denominators: pa.Array | None, name: str) -> _Numb
     n = len(array)
     if pa.types.is_list(array.type):
         lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
-        raw = _doubles(array.flatten())
+        raw = _doubles(array.flatten(), name)
     else:
         lengths = np.ones(n, np.int64)
-        raw = _doubles(array)
+        raw = _doubles(array, name)
     rows = np.repeat(np.arange(n), lengths)
     is_given = ~np.isnan(raw)
     if not is_given.all():
@@ -161,9 +180,7 @@ def _numbers(array: pa.Array, denominators: pa.Array | None, name: str) -> _Numb
     return numbers
 
 
-def _steps(
-    raw: Doubles, divisors: Integers, has_grid: NDArray[np.bool_]
-) -> tuple[Doubles, NDArray[np.bool_]]:
+def _steps(raw: Doubles, divisors: Integers, has_grid: Booleans) -> tuple[Doubles, Booleans]:
     """Return each sample in units of its grid, and whether sums of such samples are exact."""
     is_small = (np.abs(raw) <= 1 << _PLAIN_BITS) & (divisors <= _PLAIN_DENOMINATOR)
     scaled = np.where(is_small, raw, 0.0) * divisors
@@ -171,11 +188,11 @@ def _steps(
     return steps, is_small & (has_grid | _is_plain(raw))
 
 
-def _is_plain(raw: Doubles) -> NDArray[np.bool_]:
+def _is_plain(raw: Doubles) -> Booleans:
     """Return which numbers without a grid are so short that their sums are exact."""
     with np.errstate(over="ignore"):
         fine = raw * (1 << _PLAIN_BITS)
-    is_plain: NDArray[np.bool_] = fine == np.rint(fine)
+    is_plain: Booleans = fine == np.rint(fine)
     is_plain &= np.abs(raw) <= 1 << _PLAIN_BITS
     return is_plain
 

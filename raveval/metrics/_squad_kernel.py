@@ -18,15 +18,13 @@ import string
 import unicodedata
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Bytes: TypeAlias = NDArray[np.uint8]
-Flags: TypeAlias = NDArray[np.bool_]
-Ints: TypeAlias = NDArray[np.int32]
-Longs: TypeAlias = NDArray[np.int64]
+from raveval.metrics import _kernels as kernels
+from raveval.metrics._kernels import Booleans, Bytes, Int32s, Integers
 
 _N_CODES = 0x20000  # beyond are rare ideographs, tags and private use; the table stays small
 _WORD, _OTHER, _SPACE, _DELETED, _LEFT = range(5)
@@ -39,17 +37,17 @@ _A, _E, _H, _N, _T = map(ord, "aehnt")
 class Scores(NamedTuple):
     """Exact match and the reduced fraction of F1 of each row; one that `is_left` has none yet."""
 
-    exact: Flags
-    numerator: Longs
-    denominator: Longs
-    is_left: Flags
+    exact: Booleans
+    numerator: Integers
+    denominator: Integers
+    is_left: Booleans
 
 
 class Texts(NamedTuple):
     """Arrow strings as arrays: text k is `content[ends[k] : ends[k + 1]]`, in UTF-8."""
 
     content: Bytes
-    ends: Ints
+    ends: Int32s
 
 
 class Room(NamedTuple):
@@ -62,35 +60,29 @@ class Room(NamedTuple):
         unused: the same, less what the reference at hand has used up.
     """
 
-    chars: Ints
-    ends: Ints
-    hashes: Longs
-    slots: Ints
-    counts: Ints
-    unused: Ints
+    chars: Int32s
+    ends: Int32s
+    hashes: Integers
+    slots: Int32s
+    counts: Int32s
+    unused: Int32s
 
 
 @cache
 def compiled() -> Callable[..., None] | None:
     """Return `_score_rows`, compiled or from numba's cache; None where numba is not at hand."""
-    try:
-        import numba
-    except ImportError:  # not installed, or not made for this numpy
+    if not kernels.available():
         return None
-    if numba.config.DISABLE_JIT:
-        return None
+    import numba
+
     steps = (_decode, _next, _is_article, _split, _are_equal, _is_same, _are_same, _find, _count)
     for step in (*steps, _overlap, _score):
         numba.extending.register_jitable(step)
-    try:
-        kernel: Callable[..., None] = numba.njit(cache=True, nogil=True)(_score_rows)
-    except RuntimeError:  # there is no folder that a cache could be written to
-        kernel = numba.njit(nogil=True)(_score_rows)
-    return kernel
+    return kernels.compiled(_score_rows, nogil=True)
 
 
 @cache
-def character_table() -> Ints:
+def character_table() -> Int32s:
     """Return the kind and the lower case of each code point, as this Python has them.
 
     One more entry at the end stands for all that is beyond.
@@ -139,7 +131,7 @@ def _decode(content: Bytes, i: int, stop: int) -> tuple[int, int]:
     return code, i + 1 + n_more
 
 
-def _next(content: Bytes, i: int, stop: int, table: Ints) -> tuple[int, int]:
+def _next(content: Bytes, i: int, stop: int, table: Int32s) -> tuple[int, int]:
     """Return the entry of the code point at `i`, and where the next one begins."""
     if i == stop:
         return _SPACE << _KIND_BITS, i + 1  # one space more ends the last word
@@ -149,7 +141,7 @@ def _next(content: Bytes, i: int, stop: int, table: Ints) -> tuple[int, int]:
     return int(table[code]), i
 
 
-def _is_article(chars: Ints, start: int, stop: int) -> bool:
+def _is_article(chars: Int32s, start: int, stop: int) -> bool:
     """Return whether these characters are a, an or the."""
     length = stop - start
     if length == 3:
@@ -160,7 +152,14 @@ def _is_article(chars: Ints, start: int, stop: int) -> bool:
 
 
 def _split(
-    content: Bytes, i: int, stop: int, table: Ints, chars: Ints, ends: Ints, hashes: Longs, n: int
+    content: Bytes,
+    i: int,
+    stop: int,
+    table: Int32s,
+    chars: Int32s,
+    ends: Int32s,
+    hashes: Integers,
+    n: int,
 ) -> int:
     """Write the words of `content[i:stop]` as number `n` and so on; return the number after them.
 
@@ -205,7 +204,7 @@ def _are_equal(values: NDArray[Any], a: int, b: int, length: int) -> bool:
     return True
 
 
-def _is_same(chars: Ints, ends: Ints, hashes: Longs, a: int, b: int) -> bool:
+def _is_same(chars: Int32s, ends: Int32s, hashes: Integers, a: int, b: int) -> bool:
     """Return whether words `a` and `b` are equal."""
     length = ends[a + 1] - ends[a]
     if hashes[a] != hashes[b] or length != ends[b + 1] - ends[b]:
@@ -213,7 +212,7 @@ def _is_same(chars: Ints, ends: Ints, hashes: Longs, a: int, b: int) -> bool:
     return _are_equal(chars, ends[a], ends[b], length)
 
 
-def _are_same(chars: Ints, ends: Ints, hashes: Longs, n_predicted: int, stop: int) -> bool:
+def _are_same(chars: Int32s, ends: Int32s, hashes: Integers, n_predicted: int, stop: int) -> bool:
     """Return whether the words before and from `n_predicted` on are the same, in order."""
     if stop != 2 * n_predicted:
         return False
@@ -223,7 +222,9 @@ def _are_same(chars: Ints, ends: Ints, hashes: Longs, n_predicted: int, stop: in
     return True
 
 
-def _find(chars: Ints, ends: Ints, hashes: Longs, slots: Ints, mask: int, word: int) -> int:
+def _find(
+    chars: Int32s, ends: Int32s, hashes: Integers, slots: Int32s, mask: int, word: int
+) -> int:
     """Return the slot of a word equal to this one, or the free slot where it would go."""
     slot = hashes[word] >> 32 & mask
     while slots[slot] != 0 and not _is_same(chars, ends, hashes, slots[slot] - 1, word):
@@ -231,7 +232,9 @@ def _find(chars: Ints, ends: Ints, hashes: Longs, slots: Ints, mask: int, word: 
     return int(slot)
 
 
-def _count(chars: Ints, ends: Ints, hashes: Longs, slots: Ints, counts: Ints, n: int) -> int:
+def _count(
+    chars: Int32s, ends: Int32s, hashes: Integers, slots: Int32s, counts: Int32s, n: int
+) -> int:
     """Fill in the hash table of `n` words and their counts; return the table's mask, not 0."""
     n_slots = 2
     while n_slots <= 2 * n:
@@ -248,12 +251,12 @@ def _count(chars: Ints, ends: Ints, hashes: Longs, slots: Ints, counts: Ints, n:
 
 
 def _overlap(
-    chars: Ints,
-    ends: Ints,
-    hashes: Longs,
-    slots: Ints,
-    counts: Ints,
-    unused: Ints,
+    chars: Int32s,
+    ends: Int32s,
+    hashes: Integers,
+    slots: Int32s,
+    counts: Int32s,
+    unused: Int32s,
     mask: int,
     n_predicted: int,
     stop: int,
@@ -272,17 +275,17 @@ def _overlap(
 
 def _score(
     content: Bytes,
-    text_ends: Ints,
+    text_ends: Int32s,
     first: int,
     last: int,
-    table: Ints,
+    table: Int32s,
     drops_empty: bool,
-    chars: Ints,
-    ends: Ints,
-    hashes: Longs,
-    slots: Ints,
-    counts: Ints,
-    unused: Ints,
+    chars: Int32s,
+    ends: Int32s,
+    hashes: Integers,
+    slots: Int32s,
+    counts: Int32s,
+    unused: Int32s,
     n_predicted: int,
 ) -> tuple[bool, int, int]:
     """Return the scores against a row's references; the last is 0 where it is left to Python."""
@@ -315,10 +318,10 @@ def _score(
 
 def _score_rows(
     predictions: Texts,
-    is_answered: Flags,
+    is_answered: Booleans,
     references: Texts,
-    list_ends: Ints,
-    table: Ints,
+    list_ends: Int32s,
+    table: Int32s,
     drops_empty: bool,
     room: Room,
     scores: Scores,

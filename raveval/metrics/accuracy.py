@@ -59,7 +59,6 @@ from raveval.metrics._choices import (
     SCORING,
     UNCONDITIONAL,
     Best,
-    Booleans,
     Choices,
     Invalid,
     Ranking,
@@ -68,7 +67,7 @@ from raveval.metrics._choices import (
     rank,
     read_choices,
 )
-from raveval.metrics._exact import Integers, value_moments
+from raveval.metrics._exact import Booleans, Integers, value_moments
 from raveval.metrics._state import (
     Counts,
     StateReader,

@@ -18,8 +18,9 @@ samples with their mean; `*_denominator` declares the grid they are on):
   Bulletin 72 (1969) 323-327), which there is not where it has no width, as in full agreement.
 - `krippendorff_alpha_nominal`, `_ordinal`, `_interval`: the same idea with chance as if both raters
   drew from one pool, for three kinds of scale (Krippendorff, Content Analysis, 4th edition 2019,
-  chapter 12). Higher is better, 1 at most; bootstrap over rows (the delta method where more than
-  4096 different pairs occur), none where it has no width.
+  chapter 12). Higher is better, 1 at most; bootstrap over rows, "bootstrap95" (with more than 4096
+  different pairs the delta method's error, "normal95"). None where it would have no width, for
+  fewer than 4 rows, and where more than one replicate in 20 is undefined.
 
 `n` counts the rows with both ratings; others are left out and counted in the notes. Undefined:
 "n=0"; "no valid example" where no row has both; "constant" for kappa and alpha where there is only
@@ -35,12 +36,12 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from raveval.metrics import Contribution, Json, Metric, Ratio
+from raveval.metrics import Contribution, Json, Metric, Ratio, Replicator
+from raveval.metrics import _agreement_replicates as replicates
 from raveval.metrics import _agreement_table as tables
 from raveval.metrics import _intervals as intervals
-from raveval.metrics._exact import Doubles
+from raveval.metrics._exact import Booleans, Doubles
 from raveval.metrics._rating_counts import (
     MISSING,
     check_ratings,
@@ -53,7 +54,7 @@ from raveval.metrics._ratings import (
     RATING_DENOMINATOR,
     REFERENCE_RATING,
     REFERENCE_RATING_DENOMINATOR,
-    read_ratings,
+    read_both,
 )
 from raveval.metrics._state import Counts, add_counts, read_state, write_counts, write_state
 from raveval.metrics._value_counts import mean
@@ -68,8 +69,6 @@ _NAMES = (
     *("krippendorff_alpha_nominal", "krippendorff_alpha_ordinal", "krippendorff_alpha_interval"),
 )
 
-_LARGEST = float(np.finfo(np.float64).max)
-
 
 class Agreement:
     """Shares of equal ratings, differences, kappa and alpha.
@@ -78,7 +77,7 @@ class Agreement:
     """
 
     name = "agreement"
-    version = 1
+    version = 2
     columns: tuple[pa.Field, ...] = (
         *(RATING, REFERENCE_RATING, RATING_DENOMINATOR, REFERENCE_RATING_DENOMINATOR),
     )
@@ -97,7 +96,7 @@ class Agreement:
 
     def update(self, state: Counts, records: pa.Table) -> Counts:
         """Add rows."""
-        return add_counts(state, count_ratings(*read_pairs(records)))
+        return add_counts(state, count_ratings(*read_both(records)))
 
     def merge(self, a: Counts, b: Counts) -> Counts:
         """Add the counts."""
@@ -125,7 +124,7 @@ class Agreement:
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return each row's agreement and difference; one without both ratings adds nothing."""
-        x, y = read_pairs(records)
+        x, y = read_both(records)
         is_pair = ~(np.isnan(x) | np.isnan(y))
         difference = np.where(is_pair, _difference(x, y), 0.0)
         u = is_pair.astype(np.float64)
@@ -148,31 +147,19 @@ class Agreement:
         return state
 
 
-def read_pairs(records: pa.Table) -> tuple[Doubles, Doubles]:
-    """Return both ratings of each row, NaN where missing.
-
-    Raises:
-        DataError: a column is missing, of the wrong type, or off its grid.
-    """
-    return (
-        read_ratings(records, RATING, RATING_DENOMINATOR),
-        read_ratings(records, REFERENCE_RATING, REFERENCE_RATING_DENOMINATOR),
-    )
-
-
 def _difference(x: Doubles, y: Doubles) -> Doubles:
     """Return x - y, 0 for equal infinities and finite throughout; NaN where either is."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.clip(np.where(x == y, 0.0, x - y), -_LARGEST, _LARGEST)
+        return np.clip(np.where(x == y, 0.0, x - y), -intervals.LARGEST, intervals.LARGEST)
 
 
-def _is_adjacent(difference: Doubles) -> NDArray[np.bool_]:
+def _is_adjacent(difference: Doubles) -> Booleans:
     return np.asarray(np.abs(difference) <= _ADJACENT, np.bool_)
 
 
-def _by_order(both: tables.Cells) -> dict[str, Estimate]:
+def _by_order(both: tables.CellCounts) -> dict[str, Estimate]:
     """Return the estimates that infinite ratings have, too: ordinals tell what is equal or next."""
-    table = tables.pairs(both)
+    table = tables.category_table(both)
     values = np.array([(number(x), number(y)) for x, y in both]).reshape(-1, 2)
     is_adjacent = _is_adjacent(_difference(*values.T)).tolist()
     n_equal = sum(count for (x, y), count in both.items() if x == y)
@@ -186,13 +173,13 @@ def _by_order(both: tables.Cells) -> dict[str, Estimate]:
     }
 
 
-def _by_distance(both: tables.Cells) -> dict[str, Estimate]:
+def _by_distance(both: tables.CellCounts) -> dict[str, Estimate]:
     """Return the estimates that rest on the distance of ratings."""
     values = {key: number(key) for cell in both for key in cell}
     is_finite = all(map(math.isfinite, values.values()))
     wholes = {key: whole(value) for key, value in values.items()} if is_finite else {}
     cells = {(wholes[x], wholes[y]): count for (x, y), count in both.items()} if is_finite else {}
-    table = tables.pairs(cells)
+    table = tables.category_table(cells)
     differences = [(x - y, count) for (x, y), count in cells.items()]
     sizes = [(abs(difference), count) for difference, count in differences]
     estimates = {

@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 
 from raveval.metrics import Contribution, Json, Metric, Ratio, correlation
@@ -36,7 +37,7 @@ from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._joint_counts import RUN_KEYS, read_run, write_run
 from raveval.metrics._pair_sketch import ALL_BITS, PairSketch, is_cut
 from raveval.metrics._ranks import Cells
-from raveval.metrics._rating_pairs import missing_notes, read_pairs
+from raveval.metrics._rating_pairs import missing_notes, read_rating_pairs
 from raveval.metrics._state import read_state, write_state
 from raveval.types import Estimate
 
@@ -78,7 +79,7 @@ class CorrelationSketch:
         """Add examples; one that lacks a rating is left out and counted."""
         if CLUSTER.name in records.column_names:
             records = records.drop_columns([CLUSTER.name])
-        found = read_pairs(records)
+        found = read_rating_pairs(records)
         sketch = PairSketch(joint=found.joint)
         return state + RatingSketch(sketch, found.n_rating_missing, found.n_reference_missing)
 

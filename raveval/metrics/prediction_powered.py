@@ -42,7 +42,7 @@ import pyarrow as pa
 
 from raveval.metrics import Contribution, Json, Metric, Ratio
 from raveval.metrics import _intervals as intervals
-from raveval.metrics._exact import SCALE_BITS, Doubles, root
+from raveval.metrics._exact import SCALE_BITS, root
 from raveval.metrics._rating_counts import (
     MISSING,
     check_ratings,
@@ -55,7 +55,7 @@ from raveval.metrics._ratings import (
     RATING_DENOMINATOR,
     REFERENCE_RATING,
     REFERENCE_RATING_DENOMINATOR,
-    read_ratings,
+    read_both,
 )
 from raveval.metrics._state import Counts, add_counts, read_state, write_counts, write_state
 from raveval.metrics._value_counts import RATING_UNIT, mean
@@ -132,7 +132,7 @@ class PredictionPowered:
 
     def update(self, state: Counts, records: pa.Table) -> Counts:
         """Add rows."""
-        return add_counts(state, count_ratings(*_read(records)))
+        return add_counts(state, count_ratings(*read_both(records)))
 
     def merge(self, a: Counts, b: Counts) -> Counts:
         """Add the counts."""
@@ -161,7 +161,7 @@ class PredictionPowered:
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return what each row adds to the two plain means."""
-        f, y = _read(records)
+        f, y = read_both(records)
         is_judged = np.isfinite(f)
         is_labelled = ~np.isnan(f) & np.isfinite(y)
         return {
@@ -179,13 +179,6 @@ class PredictionPowered:
         state = read.counts("pairs", width=2)
         check_ratings("pairs", state, read)
         return state
-
-
-def _read(records: pa.Table) -> tuple[Doubles, Doubles]:
-    return (
-        read_ratings(records, RATING, RATING_DENOMINATOR),
-        read_ratings(records, REFERENCE_RATING, REFERENCE_RATING_DENOMINATOR),
-    )
 
 
 def _estimates(judged: Mapping[tuple[int, int], int]) -> dict[str, Estimate]:
@@ -246,9 +239,11 @@ def _prediction_powered(labelled: _Sums, unlabelled: _Sums) -> dict[str, Estimat
             "tuning_weight": replace(overflow, unit="ratio", higher_is_better=None),
         }
     if estimate.stderr and estimate.value is not None:
-        largest = float(np.finfo(np.float64).max)
         low, high = intervals.normal(
-            estimate.value, estimate.stderr, at_least=-largest, at_most=largest
+            estimate.value,
+            estimate.stderr,
+            at_least=-intervals.LARGEST,
+            at_most=intervals.LARGEST,
         )
         estimate = replace(estimate, low=low, high=high, interval="normal95")
     return {"prediction_powered_mean": estimate, "tuning_weight": tuning}

@@ -20,9 +20,9 @@ A tie can count in several ways, so each has its name:
   verdict that both orders agree on, and a tie where they differ.
 
 `position_consistency` is the share of rows judged in both orders whose verdicts are the same;
-`tie_rate` that of judged rows that the judge calls a tie. `cohen_kappa` corrects the strict
-agreement for chance, `cohen_kappa_linear` with b twice as far from a as a tie is from either;
-`krippendorff_alpha` is the nominal one.
+`tie_rate` that of judged rows that the judge calls a tie. `verdict_kappa` is Cohen's kappa, the
+strict agreement beyond chance; `verdict_kappa_linear` has b twice as far from a as a tie is from
+either; `verdict_alpha` is Krippendorff's nominal alpha.
 
 Unit: fraction in [0, 1], kappa and alpha a coefficient of at most 1, where 0 is chance; higher is
 better, but for `tie_rate`, which has no better direction. `n` counts the rows that the name is
@@ -49,7 +49,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from raveval.errors import DataError
-from raveval.metrics import Contribution, Json, Metric, Ratio
+from raveval.metrics import Contribution, Json, Metric, Ratio, Replicator
+from raveval.metrics import _agreement_replicates as replicates
 from raveval.metrics import _agreement_table as tables
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import column, number_or_numbers, required
@@ -152,7 +153,7 @@ class Preference:
     """
 
     name = "preference"
-    version = 1
+    version = 2
     columns: tuple[pa.Field, ...] = (
         *(PREFERRED, VERDICT, VERDICT_SWAPPED, *RATINGS, *RATINGS_SWAPPED, RATING_DENOMINATOR),
     )
@@ -183,12 +184,12 @@ class Preference:
         for (judge, _, human), count in state.items():
             if judge != _UNJUDGED:
                 cells[judge, human] = cells.get((judge, human), 0) + count
-        table = tables.pairs(cells)
-        reason = _reason(state, "cohen_kappa")
+        table = tables.category_table(cells)
+        reason = _reason(state, "verdict_kappa")
         coefficients = {
-            "cohen_kappa": tables.kappa(table, "nominal"),
-            "cohen_kappa_linear": tables.kappa(table, "linear"),
-            "krippendorff_alpha": tables.alpha(table, "nominal"),
+            "verdict_kappa": tables.kappa(table, "nominal"),
+            "verdict_kappa_linear": tables.kappa(table, "linear"),
+            "verdict_alpha": tables.alpha(table, "nominal"),
         }
         if not cells:
             coefficients = {key: replace(e, reason=reason) for key, e in coefficients.items()}
@@ -214,6 +215,28 @@ class Preference:
             members = credit.members(words).astype(np.float64)
             found[name] = Contribution(credit.worth(words) * members, members)
         return found
+
+    def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
+        """Return which rows were judged; a tie is the judge's answer, no lack of one."""
+        words = read_words(records)
+        coefficients = ("verdict_kappa", "verdict_kappa_linear", "verdict_alpha")
+        return {
+            "accuracy_without_ties": _human_prefers(words),
+            **dict.fromkeys(coefficients, _is_judged(words)),
+        }
+
+    def reweighted(self, records: pa.Table) -> Replicator:
+        """Return what makes replicates of kappa and alpha."""
+        words = read_words(records)
+        judge = np.where(words.judge == _UNJUDGED, np.nan, words.judge)
+        return replicates.coefficients(
+            replicates.rows_of(judge, words.human.astype(np.float64)),
+            {
+                "verdict_kappa": replicates.kappa("nominal"),
+                "verdict_kappa_linear": replicates.kappa("linear"),
+                "verdict_alpha": replicates.alpha("nominal"),
+            },
+        )
 
     def encode(self, state: Counts) -> Json:
         """Return the counts."""

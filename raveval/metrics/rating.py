@@ -4,7 +4,10 @@ Estimands, with a row's rating its number or the mean of its list of samples (`r
 declares the grid of the numbers):
 
 - `mean_rating`: the expected rating; Student's interval, none where all ratings are equal.
-- `standard_deviation`: of the ratings, with divisor n - 1; delta method, assuming no shape.
+- `standard_deviation`: of the ratings, with divisor n - 1; Bonett's interval ("bonett95"), which
+  assumes no shape, none below 5 ratings or where all are equal. With a long tail it needs many
+  ratings: of exponential ones, 88 % of simulated intervals held the truth at n = 30, 92 % at 100,
+  95 % at 1000; of grades 94 to 95 %.
 - `median_rating`: the middle rating, the mean of the two middle ones where n is even; interval from
   order statistics (binomial, at least 95 %), none below 6 ratings.
 - `mean_rating_if_missing_lowest`, `_highest`: the mean with each missing rating at the end of the
@@ -15,8 +18,9 @@ declares the grid of the numbers):
   of a row are equal. Wilson's interval, conservative for shares.
 - `krippendorff_alpha_samples`: on the same rows, agreement beyond chance with squared differences
   (Krippendorff, Content Analysis, 4th edition 2019, chapter 12), for any number of samples per row;
-  at most 1; bootstrap over rows (the delta method where more than 4096 different rows occur), none
-  where it has no width.
+  at most 1; bootstrap over rows, "bootstrap95" (with more than 4096 different rows the delta
+  method's error, "normal95"). None where it would have no width, for fewer than 4 rows, and where
+  more than one replicate in 20 is undefined.
 
 Units: that of the ratings, a fraction for `sample_agreement`, a coefficient for alpha. Higher is
 better, but for the standard deviation, which has no better direction. `n` counts rows.
@@ -41,10 +45,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from raveval.metrics import Contribution, Json, Metric, Ratio
+from raveval.metrics import Contribution, Json, Metric, Ratio, Replicator
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import column
-from raveval.metrics._exact import Doubles
+from raveval.metrics._exact import Booleans, Doubles, Integers
 from raveval.metrics._rating_counts import (
     MISSING,
     check_ratings,
@@ -52,6 +56,7 @@ from raveval.metrics._rating_counts import (
     number,
     whole,
 )
+from raveval.metrics._rating_replicates import locations, sample_alpha
 from raveval.metrics._rating_samples import (
     agreeing_pairs,
     among_samples,
@@ -106,7 +111,7 @@ class Rating:
     """Location and spread of ratings, and how far the samples of a row agree."""
 
     name = "rating"
-    version = 1
+    version = 2
     columns: tuple[pa.Field, ...] = (RATING, RATING_DENOMINATOR, SCALE_LOWEST, SCALE_HIGHEST)
     needs: tuple[str, ...] = ("rating",)
     optional: tuple[str, ...] = ("rating_denominator", "scale_lowest", "scale_highest")
@@ -172,6 +177,25 @@ class Rating:
         pairs = samples.n_samples * (samples.n_samples - 1)
         shares = agreeing_pairs(samples) / np.maximum(pairs, 1)
         return {**found, "sample_agreement": Contribution(shares, (pairs > 0).astype(np.float64))}
+
+    def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
+        """Return which rows have a rating, or for alpha two samples."""
+        has_rating = ~np.isnan(_read(records).ratings)
+        return {
+            "standard_deviation": has_rating,
+            "median_rating": has_rating,
+            "krippendorff_alpha_samples": samples_of(records).n_samples > 1,
+        }
+
+    def reweighted(self, records: pa.Table) -> Replicator:
+        """Return what makes replicates of spread, median and alpha."""
+        of_ratings = locations(_read(records).ratings)
+        of_samples = sample_alpha(samples_of(records))
+
+        def replicates(weights: Integers) -> Mapping[str, Doubles]:
+            return {**of_ratings(weights), **of_samples(weights)}
+
+        return replicates
 
     def encode(self, state: RatingState) -> Json:
         """Return the counts; those of samples by how many there are."""

@@ -29,12 +29,12 @@ from raveval.metrics._answers import (
     TEXT_TABLES,
     AnswerCounts,
     Answers,
-    Booleans,
     Match,
     check_text_tables,
     read_answer_counts,
     read_answers,
 )
+from raveval.metrics._exact import Booleans
 from raveval.metrics._matching import Rule, matches
 from raveval.metrics._state import read_state, write_state
 from raveval.metrics.squad import Score

@@ -1,22 +1,16 @@
-"""The bootstraps: their moments, their independence, and standard errors known in closed form.
+"""The bootstrap: its moments, standard errors known in closed form, and when it says nothing.
 
 Tolerances are those of the simulation: where a statistic of m independent numbers is compared with
 its expectation, five of its standard errors, so that a correct draw fails once in a million.
 """
 
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from raveval.metrics import _bootstrap as bootstrap
-from raveval.metrics._bootstrap import (
-    count_replicates,
-    percentile95,
-    poisson_weights,
-)
+from raveval.metrics._bootstrap import bootstrapped, count_replicates, percentile95
 
 FEW_ROWS = np.array([3, 0, 1, 7, 2, 11, 1])  # drawn row by row
 MANY_ROWS = np.array([3000, 0, 1, 7000, 2, 11_000, 1999])  # drawn cell by cell
@@ -111,140 +105,20 @@ def test_undefined_replicates_are_left_out_of_the_percentiles():
         percentile95(np.array([np.nan]))
 
 
-def test_the_table_of_weights_is_poisson():
-    table = bootstrap._WEIGHT_OF.astype(np.int64)
-    assert len(table) == 1 << 16
-    assert table.sum() == 1 << 16, "the mean is exactly 1"
-    assert (table * (table - 1)).sum() == 1 << 16, "and so is the variance"
-    for weight, share in enumerate(np.bincount(table) / (1 << 16)):
-        assert share == pytest.approx(stats.poisson(1).pmf(weight), abs=1.3 / (1 << 16))
+def test_replicates_make_an_error_and_an_interval():
+    values = np.append(np.random.default_rng(1).normal(size=1000), [np.nan] * 52)
+    found = bootstrapped(values, 30)
+    assert found is not None
+    assert found.stderr == pytest.approx(np.nanstd(values, ddof=1), rel=1e-14)
+    assert (found.low, found.high) == percentile95(values)
 
 
-def test_weights_are_the_same_on_every_machine():
-    keys = np.array([0, 1, 2, 2**63, 2**64 - 1, 0x0123456789ABCDEF], np.uint64)
-    assert poisson_weights(keys, 0, 8).tolist() == [
-        [2, 5, 1, 0, 1, 0, 2, 1],
-        [2, 1, 0, 2, 1, 1, 1, 1],
-        [0, 2, 1, 2, 1, 0, 0, 1],
-        [0, 1, 1, 1, 2, 0, 1, 1],
-        [0, 0, 0, 0, 1, 1, 0, 0],
-        [0, 0, 3, 0, 1, 1, 1, 0],
-    ]
-    assert poisson_weights(keys, 1_000_003, 5).tolist() == [
-        [3, 1, 0, 1, 1],
-        [1, 1, 1, 0, 3],
-        [1, 0, 3, 1, 0],
-        [2, 0, 1, 1, 0],
-        [0, 2, 0, 0, 0],
-        [5, 0, 1, 2, 2],
-    ]
-
-
-def one_by_one(key: int, replicate: int) -> int:
-    """The same weight from the definition, in Python's integers."""
-
-    def mix(word: int) -> int:
-        word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) % 2**64
-        word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) % 2**64
-        return word ^ (word >> 31)
-
-    golden = 0x9E3779B97F4A7C15
-    word = mix((mix((key + golden) % 2**64) + replicate // 4 * golden) % 2**64)
-    bits = word >> (16 * (replicate % 4)) & 0xFFFF
-    return int(np.searchsorted(np.cumsum(bootstrap._OF_65536), bits, side="right"))
-
-
-def test_weights_follow_their_definition():
-    rng = np.random.default_rng(5)
-    keys = rng.integers(0, 2**64, 40, dtype=np.uint64)
-    found = poisson_weights(keys, 3, 30)
-    expected = [[one_by_one(key, replicate) for replicate in range(3, 33)] for key in keys.tolist()]
-    assert found.tolist() == expected
-    assert found.dtype == np.uint8
-
-
-def test_weights_do_not_depend_on_what_else_is_asked_for():
-    keys = np.arange(100, dtype=np.uint64)
-    whole = poisson_weights(keys, 0, 40)
-    for first, size in [(0, 1), (1, 3), (2, 9), (7, 33), (39, 1), (5, 0)]:
-        part = poisson_weights(keys, first, size)
-        assert (part == whole[:, first : first + size]).all()
-    assert (poisson_weights(keys[::-1], 0, 40) == whole[::-1]).all()
-    assert poisson_weights(keys[:0], 0, 40).shape == (0, 40)
-
-
-# Sequential keys and counters are the hard case: what hashing is there for.
-@pytest.mark.parametrize(
-    "keys",
-    [
-        np.arange(2000, dtype=np.uint64),
-        np.arange(2000, dtype=np.uint64) << np.uint64(32),
-        np.arange(2000, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15),
-    ],
-)
-def test_weights_are_independent_across_keys_and_replicates(keys: np.ndarray):
-    weights = poisson_weights(keys, 0, 1000).astype(np.float64)
-    m = weights.size
-    assert weights.mean() == pytest.approx(1, abs=5 / math.sqrt(m))
-    assert weights.var() == pytest.approx(1, abs=5 * math.sqrt(3 / m))  # E(w-1)^4 - 1 = 3
-    centred = weights - 1
-    for axis, other in ((0, 1), (1, 0)):
-        # Sums over one axis have the variance of independent numbers, no more and no less.
-        sums = centred.sum(axis)
-        size, length = weights.shape[axis], weights.shape[other]
-        assert sums.var() == pytest.approx(size, rel=5 * math.sqrt(2 / length))
-    for lag in (1, 2, 3, 4, 5, 8):
-        for left, right in (
-            (centred[lag:], centred[:-lag]),
-            (centred[:, lag:], centred[:, :-lag]),
-        ):
-            assert (left * right).mean() == pytest.approx(0, abs=5 / math.sqrt(left.size))
-
-
-def test_no_two_of_many_keys_share_their_weights():
-    keys = np.arange(20_000, dtype=np.uint64)
-    assert len(np.unique(poisson_weights(keys, 0, 64), axis=0)) == len(keys)
-
-
-def weighted_means(keys: np.ndarray, x: np.ndarray, m: int) -> np.ndarray:
-    weights = poisson_weights(keys, 0, m).astype(np.float64)
-    return np.asarray((x @ weights) / weights.sum(0))
-
-
-def test_keyed_by_example_it_is_the_ordinary_bootstrap():
-    rng = np.random.default_rng(8)
-    n, m = 3000, 4000
-    x = (rng.random(n) < 0.3).astype(np.float64)
-    spread = weighted_means(rng.integers(0, 2**64, n, dtype=np.uint64), x, m).std()
-    # 5 standard errors of a standard deviation; a ratio's own bias is of order 1/n below that.
-    assert spread == pytest.approx(x.std() / math.sqrt(n), rel=5 / math.sqrt(2 * m))
-
-
-def test_keyed_by_cluster_it_is_the_cluster_bootstrap():
-    rng = np.random.default_rng(9)
-    n_clusters, m = 400, 4000
-    sizes = rng.integers(1, 12, n_clusters)
-    cluster = np.repeat(np.arange(n_clusters), sizes)
-    x = rng.normal(size=n_clusters)[cluster] + rng.normal(size=len(cluster))
-    residuals = np.bincount(cluster, x - x.mean())
-    analytic = math.sqrt((residuals**2).sum()) / len(x)
-    naive = x.std() / math.sqrt(len(x))
-    spread = weighted_means(cluster.astype(np.uint64), x, m).std()
-    assert analytic > 1.5 * naive, "the example has clusters that matter"
-    assert spread == pytest.approx(analytic, rel=5 / math.sqrt(2 * m) + 2 / n_clusters)
-
-
-def test_shared_keys_pair_two_runs():
-    rng = np.random.default_rng(10)
-    n, m = 3000, 4000
-    a = (rng.random(n) < 0.6).astype(np.float64)
-    b = np.where(rng.random(n) < 0.9, a, 1 - a)
-    keys = rng.integers(0, 2**64, n, dtype=np.uint64)
-    differences = weighted_means(keys, a, m) - weighted_means(keys, b, m)
-    assert differences.std() == pytest.approx(
-        (a - b).std() / math.sqrt(n), rel=5 / math.sqrt(2 * m)
-    )
-    total = np.zeros(n)
-    for low, high in pairwise([0, 700, 1500, m]):
-        total += poisson_weights(keys, low, high - low).sum(1)
-    assert (total == poisson_weights(keys, 0, m).sum(1)).all()
+def test_when_replicates_make_no_interval():
+    values = np.random.default_rng(2).normal(size=1000)
+    assert bootstrapped(values, 4) is not None
+    assert bootstrapped(values, 3) is None, "too few were drawn"
+    assert bootstrapped(np.append(values, [np.nan] * 53), 30) is None, "more than 5 % undefined"
+    assert bootstrapped(np.full(1000, np.nan), 30) is None
+    assert bootstrapped(np.full(1000, 0.3), 30) is None, "no spread"
+    dust = 0.3 + np.spacing(0.3) * np.arange(1000)
+    assert bootstrapped(dust, 30) is None, "rounding dust is no spread"

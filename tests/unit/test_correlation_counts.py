@@ -147,7 +147,7 @@ def content() -> dict[str, Any]:
 def test_the_state_in_json(content: dict[str, Any]):
     assert content == {
         "metric": "correlation",
-        "version": 1,
+        "version": METRIC.version,
         "rating": [1.0, 2.0, "inf"],
         "reference_rating": ["-inf", 0.5, 0.5],
         "cluster": [row_key("p"), 0, row_key("p")],

@@ -229,4 +229,4 @@ def test_a_human_without_a_word_and_one_rating_of_two_are_refused():
 @pytest.mark.parametrize("cell", [[4, 0, 1, 1], [1, 4, 1, 1], [1, 1, 0, 1], [1, 1, 4, 1]])
 def test_a_state_of_words_that_do_not_exist_is_refused(cell: list[int]):
     with pytest.raises(DataError, match="no row is"):
-        METRIC.decode({"metric": "preference", "version": 1, "counts": [cell]})
+        METRIC.decode({"metric": "preference", "version": METRIC.version, "counts": [cell]})

@@ -53,8 +53,18 @@ def test_numbers_stand_for_themselves(kind: pa.DataType):
     assert repr(read(pa.array([1, None, 3], kind), [1, 2, None])) == "[1.0, nan, 3.0]"
 
 
-def test_a_large_integer_is_rounded_to_the_nearest_double():
-    assert read(pa.array([2**53 + 1, 2**53 + 3])) == [2.0**53, 2.0**53 + 4]
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint64(), pa.list_(pa.int64())])
+def test_a_whole_number_that_would_be_rounded_is_refused(kind: pa.DataType):
+    """As a column of numbers and as one of lists, with a grid and without."""
+
+    def of(*numbers: int) -> pa.Array:
+        return pa.array([[n] for n in numbers] if pa.types.is_list(kind) else numbers, kind)
+
+    assert read(of(2**53 - 1, 2**53)) == [2.0**53 - 1, 2.0**53]
+    for large in (2**53 + 1, 2**62):
+        for denominators in (None, [1, 1]):
+            with pytest.raises(DataError, match=r"rating: .*2\^53|rating: .*9007199254740992"):
+                read(of(1, large), denominators)
 
 
 def test_what_is_missing_and_what_is_infinite():
