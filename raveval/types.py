@@ -267,7 +267,8 @@ class Estimate:
         unit: "fraction", "nats", "bits", "perplexity", "ratio", …
         n: examples (or tokens, words, …: what the metric's docstring says) it rests on.
         stderr, low, high: standard error and 95 % interval; None where the metric has none.
-        interval: how the interval was made: "wilson95", "delta95", "normal95", ….
+        interval: how the interval was made, one of the identifiers that the docstring of
+            `raveval.metrics._intervals` lists with their sources ("wilson95", "delta-t95", …).
     """
 
     value: float | None

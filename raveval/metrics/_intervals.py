@@ -2,6 +2,37 @@
 
 Every interval describes how the number would vary over other examples drawn like these; it says
 nothing about the model's own randomness or about the choice of the benchmark.
+
+`Estimate.interval` names how it was made. One name is one method, wherever it was used:
+
+- "wilson95": Wilson's score interval of a proportion (Journal of the American Statistical
+  Association 22 (1927) 209-212); also carried through a linear map.
+- "t95": a mean ± Student's quantile at n - 1 degrees of freedom times its standard error.
+- "delta-t95": the same for a ratio of sums, with the delta method's error; a perplexity's is the
+  exponential of its logarithm's.
+- "normal95": value ± 1.96 large-sample standard errors: the delta method's of kappa (Fleiss, Cohen
+  and Everitt, Psychological Bulletin 72 (1969) 323-327) and of alpha, that of prediction-powered
+  means, that of a mean over ten groups or more.
+- "mover95": a weighted sum of independent numbers, from the distances between each and its own ends
+  (MOVER: Zou and Donner, Statistics in Medicine 27 (2008) 1693-1702).
+- "order95": of a median, from order statistics by the binomial distribution.
+- "bonett95": of a standard deviation, on the scale of its logarithm (Bonett, Computational
+  Statistics and Data Analysis 50 (2006) 775-782).
+- "fisher-z95", "delta-z95", "brown-benedetti-z95": of a correlation, ± 1.96 errors on the scale of
+  Fisher's z = atanh(r): with the error of normal ratings, 1 / sqrt(n - 3) (Fisher, Biometrika 10
+  (1915) 507-521), with the delta method's, and with its closed form for Kendall's tau (Brown and
+  Benedetti, Journal of the American Statistical Association 72 (1977) 309-315).
+- "bootstrap95": the 2.5 % and 97.5 % percentiles of 2000 multinomial replicates.
+- "cluster-wilson95", "cluster-t95", "cluster-bootstrap95": where examples have clusters. Wilson's
+  at the effective number of examples (Korn and Graubard, Survey Methodology 24 (1998) 193-201);
+  Student's quantile at one degree less than there are clusters, with the error among clusters;
+  percentiles of replicates that draw whole clusters.
+- "newcombe95", "expanded-bootstrap95": of a difference between two runs, as `raveval.comparison`
+  says: Newcombe's for paired proportions, and bootstrap percentiles moved outwards for small n.
+- "guaranteed": no interval over other examples, but bounds that hold for certain for these.
+
+An interval is None where the method claims nothing; a standard error of 0 has none: that no spread
+was seen is no proof that there is none.
 """
 
 from __future__ import annotations

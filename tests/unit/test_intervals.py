@@ -2,7 +2,9 @@
 
 import math
 import random
+import re
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -123,3 +125,16 @@ def test_no_spread_is_no_proof():
     found = intervals.ratio(pairs, unit="x", higher_is_better=None)
     assert (found.value, found.stderr) == (1.5, 0.0)
     assert (found.low, found.high, found.interval) == (None, None, None)
+
+
+def test_every_identifier_is_in_the_table():
+    kind = re.compile(r'"([a-z][a-z-]*95|guaranteed)"')
+    package = Path(intervals.__file__).parent.parent
+    table = set(kind.findall(intervals.__doc__))
+    used = {
+        name
+        for path in package.rglob("*.py")
+        if path != Path(intervals.__file__)
+        for name in kind.findall(path.read_text())
+    }
+    assert used | {"wilson95", "delta-t95"} == table
