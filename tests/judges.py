@@ -6,12 +6,13 @@ from the prompt, and take their luck from the request's seed alone, as an engine
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
 from raveval.engines.scripted import count_tokens
-from raveval.types import Completion, Failure, Generate, Prompt, Reply, Request, Status
+from raveval.judging import RELATIVE_HEADINGS
+from raveval.types import Completion, Generate, Prompt, Reply, Request
 
 
 @dataclass
@@ -84,8 +85,11 @@ _NAMED = re.compile(r"This is a (\w+) answer")
 
 
 def draws(request: Request) -> Reply:
-    """Grade the response by the odds of what it calls itself."""
-    (name,) = set(_NAMED.findall(_shown(request)))
+    """Grade the response by the odds of what it calls itself; of two, prefer by `LEANS`."""
+    shown = _shown(request)
+    if RELATIVE_HEADINGS["response_a"] in shown:
+        return leans(request)
+    (name,) = set(_NAMED.findall(shown))
     score = _drawn(SCORES[name], request)
     return reply(f"It is {name}. [RESULT] {score}" if score else "I would rather not say.")
 
@@ -109,13 +113,6 @@ def echoes(request: Request) -> Reply:
     return reply(_shown(request))
 
 
-def breaks_on_mute(request: Request) -> Reply:
-    """Fail on responses that call themselves mute, and else do as `draws`."""
-    if "This is a mute answer" in _shown(request):
-        return Failure(Status.FAILED, "I break")
-    return draws(request)
-
-
 def _shown(request: Request) -> str:
     assert isinstance(request, Generate)
     return text_of(request.prompt)
@@ -135,8 +132,3 @@ def _drawn(of: Odds, request: Request) -> str:
         if luck < 0:
             return answer
     raise AssertionError("the odds do not add up")
-
-
-def shares(of: Odds) -> Sequence[tuple[int | None, Fraction]]:
-    """Return the odds by what is read: a score, or None."""
-    return [(int(answer) if answer else None, share) for answer, share in of.items()]
