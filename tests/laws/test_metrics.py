@@ -6,7 +6,7 @@ metric that reads a new kind of column needs a line in that table, and fails unt
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -288,3 +288,85 @@ def test_anything_else_is_refused(metric: Metric[Any], change: Any):
     content = json.loads(text_of(metric, metric.init()))
     with pytest.raises(DataError, match="state of"):
         metric.decode(change(content))
+
+
+# Tables as long as those that go through compiled kernels, in shards long and short.
+
+N_LONG = 70_001
+
+
+def long_choices(rng: np.random.Generator) -> pa.Table:
+    """Examples of 2 to 5 choices, with ties, and some log-likelihoods that are no numbers."""
+    n_choices = rng.integers(2, 6, N_LONG)
+    starts = np.concatenate([[0], np.cumsum(n_choices)]).astype(np.int32)
+    n = int(starts[-1])
+    scores = -rng.integers(1, 9, n) / 3 * 2.0 ** np.repeat(rng.integers(-40, 9, N_LONG), n_choices)
+    scores[rng.random(n) < 0.001] = np.nan
+    lengths = rng.integers(1, 9, n).astype(np.int32)
+    return pa.table(
+        {
+            "gold": (rng.random(N_LONG) * n_choices).astype(np.int32),
+            "logprob_nats": pa.ListArray.from_arrays(starts, scores),
+            "n_tokens": pa.ListArray.from_arrays(starts, lengths),
+        }
+    )
+
+
+def long_documents(rng: np.random.Generator) -> pa.Table:
+    """Documents whose log-likelihoods differ by 60 binary orders of magnitude."""
+    sums = -rng.random(N_LONG) * 2.0 ** rng.integers(-40, 20, N_LONG)
+    return pa.table({"logprob_nats": sums, "n_tokens": rng.integers(0, 10**6, N_LONG)})
+
+
+def long_answers(rng: np.random.Generator) -> pa.Table:
+    """Short answers that overlap with one of two references."""
+    some = np.array(
+        ["the cat", "A cats' tale", "naïve \u2013 Cat", "1,000 cats", "cat cat dog", ""]
+    )
+    references = pa.ListArray.from_arrays(
+        np.arange(0, 2 * N_LONG + 1, 2, dtype=np.int32),
+        pa.array(some[rng.integers(0, 6, 2 * N_LONG)]),
+    )
+    return pa.table({"prediction": some[rng.integers(0, 6, N_LONG)], "references": references})
+
+
+def long_grades(rng: np.random.Generator) -> pa.Table:
+    """Ratings from 1 to 9, counted as bytes."""
+    x = rng.integers(1, 8, N_LONG)
+    return pa.table({"rating": x, "reference_rating": x + rng.integers(0, 3, N_LONG)})
+
+
+def long_scores(rng: np.random.Generator) -> pa.Table:
+    """Ratings of which hardly two are equal, some of them missing."""
+    x = rng.normal(size=N_LONG)
+    y = np.where(rng.random(N_LONG) < 0.001, np.nan, np.rint(1e4 * (x + rng.normal(size=N_LONG))))
+    return pa.table({"rating": x, "reference_rating": y})
+
+
+@pytest.mark.parametrize(
+    ("name", "draw"),
+    [
+        ("accuracy", long_choices),
+        ("perplexity", long_documents),
+        ("squad", long_answers),
+        ("correlation", long_grades),
+        ("correlation", long_scores),
+    ],
+)
+def test_long_tables_give_the_same_bits_however_they_are_cut(
+    name: str, draw: Callable[[np.random.Generator], pa.Table]
+):
+    metric, rng = load_metric(name), random.Random(name)
+    table = draw(np.random.default_rng(N_LONG))
+    whole = metric.update(metric.init(), table)
+    for n_shards in (3, 300):  # a kernel does the long ones, the plain path beside it the short
+        shuffled = table.take(pa.array(rng.sample(range(N_LONG), N_LONG)))
+        cuts = sorted(rng.randrange(N_LONG) for _ in range(n_shards - 1))
+        parts = [shuffled.slice(a, b - a) for a, b in zip([0, *cuts], [*cuts, N_LONG], strict=True)]
+        merged = reduced(metric, [metric.update(metric.init(), part) for part in parts], rng)
+        chained = metric.init()
+        for part in parts:
+            chained = metric.update(chained, part)
+        assert merged == whole
+        assert text_of(metric, chained) == text_of(metric, merged) == text_of(metric, whole)
+        assert metric.compute(merged) == metric.compute(whole)
