@@ -166,7 +166,11 @@ def _tokenizer_directory(model: ModelRef) -> Path | None:
     if not isinstance(found, str):
         return None
     directory = Path(found).parent
-    return directory if any((directory / name).is_file() for name in _TOKENIZER_FILES) else None
+    # Without its settings a tokenizer loads all the same, but knows neither BOS nor template.
+    is_whole = (directory / "tokenizer_config.json").is_file() and any(
+        (directory / name).is_file() for name in _TOKENIZER_FILES
+    )
+    return directory if is_whole else None
 
 
 def _unencoded(prompt: Prompt, sampling: Sampling, *, api: Api) -> Asked | Failure:

@@ -239,7 +239,7 @@ class Transport:
             raise _Transient(words) from None
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as exc:
             raise _Transient(self._words(exc), is_unreachable=True) from None
-        except (httpx.RequestError, OSError) as exc:
+        except (httpx.RequestError, httpx.InvalidURL, OSError) as exc:
             raise _Transient(self._words(exc)) from None
 
     def _words(self, exc: Exception) -> str:

@@ -85,7 +85,8 @@ class Options:
         api_key_env: name of the environment variable that holds the key, in capitals; it must be
             set where replicas run. None sends no key.
         concurrency: most requests in flight.
-        timeout_seconds: of one attempt, from connecting to the answer's last byte.
+        timeout_seconds: of one attempt, from connecting to the answer's last byte. All attempts
+            together should fit `run.deadline_seconds`, or a slow server is taken to hang.
         max_attempts: how often a request is sent at most.
         backoff_seconds: most seconds before the second attempt; doubles up to a minute.
         max_model_len: tokens of context, output included, where `model.max_model_len` is not
@@ -154,6 +155,7 @@ def _check_address(address: str) -> None:
         parts = urllib.parse.urlsplit(address)
         is_secret = "@" in parts.netloc or bool(parts.query or parts.fragment)
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname)
+        is_address = is_address and not re.search(r"[\s\x00-\x1f]", address)
         _ = parts.port  # raises where it is no port
     except ValueError:
         is_secret, is_address = "@" in address, False

@@ -8,7 +8,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -527,6 +527,8 @@ class TestOptions:
             ({"base_url": "localhost:8000"}, "is no address"),
             ({"base_url": "ftp://host/v1"}, "is no address"),
             ({"base_url": "http://host:port/v1"}, "is no address"),
+            ({"base_url": "http://host /v1"}, "is no address"),
+            ({"base_url": "http:///v1"}, "is no address"),
             ({"base_url": f"http://me:{'hunter2'}@host/v1"}, "holds a user"),
             ({"base_url": "http://host/v1?key=hunter2"}, "a query"),
             ({"base_url": "http://[hunter2@host/v1"}, "holds a user"),
@@ -555,6 +557,11 @@ class TestOptions:
             engine_options(EngineConfig(name="http"))
         with pytest.raises(ConfigError, match="did you mean 'api_key_env'"):
             engine_options(EngineConfig(name="http", options={"api_key": "x"}))
+        for secret in ({"base_url": "http://me:hunter2@host"}, {"api_key_env": "sk-hunter2"}):
+            given = {"base_url": "http://host", **secret}
+            with pytest.raises(ConfigError, match="not repeated here") as caught:
+                engine_options(EngineConfig(name="http", options=given))
+            assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
     def test_a_replica_needs_no_gpu(self) -> None:
         assert http.Options("http://host/v1").tensor_parallel_size == 0
@@ -712,6 +719,27 @@ class TestTokens:
         whole = ask_one(server, request=long, model=model)
         assert isinstance(whole, Failure)
         assert whole.status is Status.OVERLONG
+
+    def test_that_of_a_hub_model_in_the_cache_is_used(
+        self, model: ModelRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+        commit = "0123456789" * 4
+        cached = tmp_path / "hub" / "models--org--tiny"
+        (cached / "refs").mkdir(parents=True)
+        (cached / "refs" / "main").write_text(commit)
+        snapshot = cached / "snapshots" / commit
+        snapshot.mkdir(parents=True)
+        given = http.Options("http://host/v1", api="completions")
+        hub = ModelRef(id="org/tiny")
+        for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+            assert http.encoder(hub, given).local is None, "not all of it is there"
+            (snapshot / name).write_bytes((Path(model.path or "") / name).read_bytes())
+        encoder = http.encoder(hub, given)
+        assert encoder.size(plain("The cat")) == http.encoder(model, given).size(plain("The cat"))
+        assert encoder.commit is None, "nobody knows which one the server has"
+        assert http.encoder(replace(hub, revision="other"), given).local is None
+        assert http.encoder(ModelRef(id="a/b/c:free"), given).local is None
 
     def test_a_path_that_is_none(self) -> None:
         with pytest.raises(ModelError, match=r"no such directory.*as model\.id"):
