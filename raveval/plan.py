@@ -267,6 +267,21 @@ def _check_metrics(task: str, metrics: Sequence[str], protocol: EvaluationProtoc
                 f"task {task!r}: metric {name!r} needs the column {lacking[0]!r}, which its "
                 f"protocol does not record; {nearest(lacking[0], columns)}"
             )
+    _check_estimates(task, metrics)
+
+
+def _check_estimates(task: str, metrics: Sequence[str]) -> None:
+    """Refuse metrics that would report two numbers under one name."""
+    family_of: dict[str, str] = {}
+    for family in dict.fromkeys(metrics):
+        metric = load_metric(family)
+        for name in metric.compute(metric.init()):
+            if name in family_of:
+                raise ConfigError(
+                    f"task {task!r}: metrics {family_of[name]!r} and {family!r} both give an "
+                    f"estimate {name!r}; take one of them, or two tasks of other names"
+                )
+            family_of[name] = family
 
 
 def _check_names(entries: Sequence[TaskConfig]) -> None:

@@ -7,15 +7,17 @@ doubles), so any sharding, order and merge tree gives the same bits; floating po
 
 Most estimates are a ratio of two sums over examples. A metric says which ones are (`ratios`) and
 what each example adds to them (`contributions`); clustered standard errors and paired comparisons
-of runs follow from that alone, for metrics of any origin.
+of runs follow from that alone, for metrics of any origin. What comparisons cannot know from it, a
+metric may add: which examples an estimate can use (`Selective`), and many bootstrap replicates at
+once (`Reweighted`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
@@ -121,5 +123,47 @@ class Metric(Protocol[State]):
 
         Raises:
             DataError: not such a state, or one of another version.
+        """
+        ...
+
+
+@runtime_checkable
+class Selective(Protocol):
+    """A metric that says which examples its estimates can use.
+
+    A comparison leaves out of both runs what one of them cannot use. Without this, a ratio uses the
+    examples that add anything to it, and any other estimate all of them.
+    """
+
+    def usable(self, records: pa.Table) -> Mapping[str, NDArray[np.bool_]]:
+        """Return which records have what an estimate needs, for some of the estimates by name.
+
+        A record that the answer itself takes out of a share (a judge that calls a tie) is usable,
+        although it adds nothing: left out of both runs, it would hide what the answer did. One that
+        is no example of the share whatever the answer says (a human tie) is not.
+        """
+        ...
+
+
+Replicator = Callable[[NDArray[np.int64]], Mapping[str, NDArray[np.float64]]]
+"""Gives replicates of estimates: those of records that count as often as each row of weights says.
+
+The weights have shape `(n_replicates, n_records)`, the replicates of each estimate
+`(n_replicates,)`; NaN is undefined.
+"""
+
+
+@runtime_checkable
+class Reweighted(Protocol):
+    """A metric that makes many replicates at once of the estimates that are no ratios.
+
+    Without this, their bootstrap computes the metric anew for each replicate.
+    """
+
+    def reweighted(self, records: pa.Table) -> Replicator:
+        """Return what makes replicates, from some of these records, of the estimates by name.
+
+        They are in floating point: good for the spread of an estimate, never for its value. Where
+        each record counts once, they are the value but for rounding.
         """
         ...

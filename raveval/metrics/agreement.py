@@ -135,6 +135,26 @@ class Agreement:
             "mean_absolute_difference": Contribution(np.abs(difference), u),
         }
 
+    def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
+        """Return which rows have both ratings: every number rests on those."""
+        x, y = read_both(records)
+        return dict.fromkeys(_NAMES, ~(np.isnan(x) | np.isnan(y)))
+
+    def reweighted(self, records: pa.Table) -> Replicator:
+        """Return what makes replicates of kappa and alpha."""
+        rows = replicates.rows_of(*read_both(records))
+        return replicates.coefficients(
+            rows,
+            {
+                "cohen_kappa": replicates.kappa("nominal"),
+                "cohen_kappa_linear": replicates.kappa("linear"),
+                "cohen_kappa_quadratic": replicates.kappa("quadratic"),
+                "krippendorff_alpha_nominal": replicates.alpha("nominal"),
+                "krippendorff_alpha_ordinal": replicates.alpha("ordinal"),
+                "krippendorff_alpha_interval": replicates.alpha("interval"),
+            },
+        )
+
     def encode(self, state: Counts) -> Json:
         """Return the counts."""
         return write_state(self.name, self.version, {"pairs": write_counts(state)})

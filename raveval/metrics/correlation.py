@@ -69,6 +69,7 @@ from raveval.metrics import _ranks as ranks
 from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._correlation_intervals import spreads
 from raveval.metrics._correlation_replicates import correlations
+from raveval.metrics._exact import Booleans
 from raveval.metrics._joint_counts import NO_CLUSTER, RUN_KEYS, Run, read_run, write_run
 from raveval.metrics._ranks import Cells
 from raveval.metrics._rating_pairs import RatingPairs, read_rating_pairs
@@ -77,6 +78,7 @@ from raveval.metrics._ratings import (
     RATING_DENOMINATOR,
     REFERENCE_RATING,
     REFERENCE_RATING_DENOMINATOR,
+    read_both,
 )
 from raveval.metrics._state import read_state, write_state
 from raveval.types import Estimate
@@ -142,6 +144,18 @@ class Correlation:
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return nothing: a correlation is no ratio of sums over examples."""
         return {}
+
+    def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
+        """Return which examples have both ratings."""
+        x, y = read_both(records)
+        return dict.fromkeys(NAMES, ~(np.isnan(x) | np.isnan(y)))
+
+    def reweighted(self, records: pa.Table) -> Replicator:
+        """Return what makes replicates of the coefficients.
+
+        tau-c is scaled by the distinct ratings of all examples, not of those in a replicate.
+        """
+        return correlations(*read_both(records))
 
     def encode(self, state: RatingPairs) -> Json:
         """Return the distinct rows in order, with their counts, and the examples left out."""

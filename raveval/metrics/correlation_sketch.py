@@ -34,10 +34,12 @@ from raveval.metrics import Contribution, Json, Metric, Ratio, correlation
 from raveval.metrics import _intervals as intervals
 from raveval.metrics import _ranks as ranks
 from raveval.metrics._clusters import CLUSTER
+from raveval.metrics._exact import Booleans
 from raveval.metrics._joint_counts import RUN_KEYS, read_run, write_run
 from raveval.metrics._pair_sketch import ALL_BITS, PairSketch, is_cut
 from raveval.metrics._ranks import Cells
 from raveval.metrics._rating_pairs import missing_notes, read_rating_pairs
+from raveval.metrics._ratings import read_both
 from raveval.metrics._state import read_state, write_state
 from raveval.types import Estimate
 
@@ -100,6 +102,11 @@ class CorrelationSketch:
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return nothing: a correlation is no ratio of sums over examples."""
         return {}
+
+    def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
+        """Return which examples have both ratings."""
+        x, y = read_both(records)
+        return {NAME: ~(np.isnan(x) | np.isnan(y))}
 
     def encode(self, state: RatingSketch) -> Json:
         """Return the cells in order, with their counts, and the examples left out."""

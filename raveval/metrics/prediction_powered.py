@@ -42,7 +42,7 @@ import pyarrow as pa
 
 from raveval.metrics import Contribution, Json, Metric, Ratio
 from raveval.metrics import _intervals as intervals
-from raveval.metrics._exact import SCALE_BITS, root
+from raveval.metrics._exact import SCALE_BITS, Booleans, root
 from raveval.metrics._rating_counts import (
     MISSING,
     check_ratings,
@@ -168,6 +168,11 @@ class PredictionPowered:
             "reference_mean": Contribution(np.where(is_labelled, y, 0.0), is_labelled * 1.0),
             "rating_mean": Contribution(np.where(is_judged, f, 0.0), is_judged * 1.0),
         }
+
+    def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
+        """Return which rows the judge rated; a row without a reference helps all the same."""
+        is_judged = ~np.isnan(read_both(records)[0])
+        return {"prediction_powered_mean": is_judged, "tuning_weight": is_judged}
 
     def encode(self, state: Counts) -> Json:
         """Return the counts."""

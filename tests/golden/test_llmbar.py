@@ -75,10 +75,10 @@ def test_a_judge_that_compares(judge: str, shared_data: Path):
     assert (first + second) / 2 == count(statistics, "correct_average")
     assert hits(found["accuracy_both_orders"]) == count(statistics, "correct_both")
     assert hits(found["position_consistency"]) == count(statistics, "equal")
-    assert found["cohen_kappa"].value == pytest.approx(cohen_kappa_score(shown, human), abs=1e-12)
+    assert found["verdict_kappa"].value == pytest.approx(cohen_kappa_score(shown, human), abs=1e-12)
     # The published agreement of the two orders is Cohen's kappa, and says so to all its digits.
     orders = numbers({"preferred": swapped, "verdict": shown})
-    assert orders["cohen_kappa"].value == pytest.approx(statistics["kappa_agreement"], abs=1e-12)
+    assert orders["verdict_kappa"].value == pytest.approx(statistics["kappa_agreement"], abs=1e-12)
 
 
 @pytest.mark.parametrize("judge", JUDGES)

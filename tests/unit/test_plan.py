@@ -56,6 +56,11 @@ def test_order_is_fixed_and_not_that_of_the_file(tmp_path: Path) -> None:
             "metric 'squad' needs the column 'prediction'",
         ),
         (
+            {"tasks": [{"task": "demo_qa", "metrics": ["squad", "squad2"]}]},
+            ConfigError,
+            "metrics 'squad' and 'squad2' both give an estimate 'exact_match'",
+        ),
+        (
             {"tasks": [{"task": "demo_choice", "path": "/no/such.jsonl"}]},
             DataError,
             r"/no/such\.jsonl: no such file",

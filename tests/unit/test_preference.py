@@ -177,13 +177,11 @@ def test_kappa_and_alpha_equal_those_of_scikit_learn_and_krippendorff():
         human = [ORDER[row["preferred"]] for row in rows]
         found = compute(rows)
         expected = {
-            "cohen_kappa": cohen_kappa_score(judge, human),
-            "cohen_kappa_linear": cohen_kappa_score(
+            "verdict_kappa": cohen_kappa_score(judge, human),
+            "verdict_kappa_linear": cohen_kappa_score(
                 judge, human, labels=[0, 1, 2], weights="linear"
             ),
-            "krippendorff_alpha": krippendorff.alpha(
-                [judge, human], level_of_measurement="nominal"
-            ),
+            "verdict_alpha": krippendorff.alpha([judge, human], level_of_measurement="nominal"),
         }
         for name, value in expected.items():
             assert found[name].value == pytest.approx(value, abs=1e-12), name
@@ -200,14 +198,14 @@ def test_what_is_undefined_says_why():
     ties = compute(verdicts(("tie", "tie"), ("tie", "tie")))
     assert ties["accuracy_strict"].value == 1
     assert ties["accuracy_without_ties"].reason == "no valid example"
-    assert ties["cohen_kappa"].reason == ties["krippendorff_alpha"].reason == "constant"
+    assert ties["verdict_kappa"].reason == ties["verdict_alpha"].reason == "constant"
     once = compute([{"preferred": "a", "verdict_swapped": "a"}])
     assert once["accuracy_both_orders"].reason == "no valid example"
 
 
 def test_full_agreement_has_no_interval_that_claims_certainty():
     found = compute(verdicts(("a", "a"), ("b", "b"), ("b", "b")))
-    for name in ("cohen_kappa", "cohen_kappa_linear", "krippendorff_alpha"):
+    for name in ("verdict_kappa", "verdict_kappa_linear", "verdict_alpha"):
         assert (found[name].value, found[name].low, found[name].interval) == (1.0, None, None)
 
 
