@@ -17,15 +17,15 @@ any time.
 That holds for pairs taken in an order fixed beforehand. In order of completion it does not: short
 answers finish first and are often the easier ones. Examples are stored in a fixed pseudo-random
 order, so only the longest prefix of it that is finished in both runs is looked at; what is finished
-beyond it waits. Examples are taken to be independent: where they come in clusters, the test is
-refused.
+beyond it waits. Examples are taken to be independent: where any that is finished names a cluster,
+in the prefix or beyond it, the test is refused.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from pathlib import Path
 from typing import Literal
 
@@ -33,9 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from raveval.comparison import PRIMARY
+from raveval.comparison import ALPHA
+from raveval.comparison.estimates import contributions, usable
 from raveval.comparison.mcnemar import SMALLEST_P
-from raveval.comparison.paired import Pairs, is_binary, kept, usable
+from raveval.comparison.paired import is_binary, kept
 from raveval.comparison.pairing import (
     OpenRun,
     check_comparable,
@@ -46,8 +47,8 @@ from raveval.comparison.pairing import (
 from raveval.errors import ConfigError, DataError, nearest
 from raveval.evaluate import load_metric
 from raveval.metrics._exact import Doubles
-
-ALPHA = 0.05
+from raveval.metrics._headline import primary
+from raveval.types import Shard
 
 Decision = Literal["baseline is better", "run is better", "undecided"]
 
@@ -102,7 +103,12 @@ def sequential_test(
         baseline_is_right: shape `(n,)`, pair by pair.
         run_is_right: the same pairs in the other run.
         alpha: the largest chance of ever deciding where the runs are equally good.
+
+    Raises:
+        ConfigError: alpha is not between 0 and 1.
     """
+    if not 0 < alpha < 1:
+        raise ConfigError(f"alpha is {alpha!r}; give a chance between 0 and 1, such as {ALPHA}")
     is_discordant = baseline_is_right != run_is_right
     favours_run = run_is_right[is_discordant]
     c = np.concatenate([[0], np.cumsum(favours_run)]).astype(np.float64)
@@ -142,7 +148,8 @@ def compare_prefix(
         alpha: the largest chance of ever deciding where the runs are equally good.
 
     Raises:
-        ConfigError: no such task, or no such estimate that is right or wrong on each example.
+        ConfigError: no such task, no such estimate that is right or wrong on each example, or alpha
+            is not between 0 and 1.
         DataError: no run there, a file that cannot be read, or examples that come in clusters.
         MismatchError: runs that were asked or scored differently; the message names the key.
     """
@@ -152,29 +159,44 @@ def compare_prefix(
             raise ConfigError(f"{each.name}: no task {task!r}; {nearest(task, each.tasks)}")
     check_comparable(*runs, task)
     family, name = _family_of(runs[0], task, estimate)
-    done = [list(takewhile(each.is_done, each.shards(task))) for each in runs]
-    n_prefix = min(shards[-1].stop if shards else 0 for shards in done)
+    done = [[shard for shard in each.shards(task) if each.is_done(shard)] for each in runs]
+    n_prefix = min(_prefix(shards) for shards in done)
     if n_prefix == 0:
         return SequentialTest(0, 0, 0, 0, 0.0, 1.0, None, "undecided")
+    where = f"{runs[0].name} and {runs[1].name}: task {task!r}"
+    if any(_names_clusters(each, shards) for each, shards in zip(runs, done, strict=True)):
+        raise DataError(
+            f"{where}: its examples come in clusters and are not independent; `raveval compare` "
+            "tests them once both runs are finished"
+        )
     metric = load_metric(family)
     columns = runs[0].columns(task)
     records = [
         read_records(each, [shard for shard in shards if shard.start < n_prefix], columns)
         for each, shards in zip(runs, done, strict=True)
     ]
-    where = f"{runs[0].name} and {runs[1].name}: task {task!r}"
     found = pair(*(table.slice(0, n_prefix) for table in records), where=where)
-    if found.clusters is not None:
-        raise DataError(
-            f"{where}: its examples come in clusters and are not independent; `raveval compare` "
-            "tests them once both runs are finished"
-        )
-    pairs = Pairs(metric.contributions(found.a)[name], metric.contributions(found.b)[name])
-    entering = kept(pairs, usable(pairs))
+    pairs = contributions(metric, found)
+    entering = kept(pairs[name], usable(metric, found, pairs)[name])
     if not is_binary(entering, metric.ratios[name]):
         raise ConfigError(f"{name}: not right or wrong on each example; name a share of right ones")
     tested = sequential_test(entering.a.x == 1, entering.b.x == 1, alpha=alpha)
     return replace(tested, n_prefix=n_prefix)
+
+
+def _prefix(done: Sequence[Shard]) -> int:
+    """Return how many examples at the start of the order are in finished shards without a gap."""
+    stop = 0
+    for shard in done:
+        if shard.start != stop:
+            break
+        stop = shard.stop
+    return stop
+
+
+def _names_clusters(run: OpenRun, done: Sequence[Shard]) -> bool:
+    clusters = read_records(run, done, ["cluster"])["cluster"]
+    return bool(clusters.null_count < len(clusters))
 
 
 def _family_of(run: OpenRun, task: str, estimate: str | None) -> tuple[str, str]:
@@ -182,7 +204,7 @@ def _family_of(run: OpenRun, task: str, estimate: str | None) -> tuple[str, str]
     families = {
         name: family for family in run.tasks[task]["metrics"] for name in load_metric(family).ratios
     }
-    wanted = estimate or next((name for name in PRIMARY if name in families), None)
+    wanted = estimate or primary(families)
     if wanted not in families:
         known = nearest(wanted or "", families)
         raise ConfigError(f"task {task!r}: no share of right answers {wanted!r}; {known}")

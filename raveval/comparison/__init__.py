@@ -5,11 +5,10 @@ estimate, on the examples that were scored in both. Run directories are all it n
 compared with whom stands in `pairing`, how an estimate is compared in `estimates`, the statistics
 in `paired` and `mcnemar`.
 
-Many tests find differences by chance. The tests that a conclusion rests on are the family: one
-estimate for each task and compared run, the first of `PRIMARY` that the task has, or those that
-were asked for by name. Holm's correction holds over the family; p-values outside of it are
-unadjusted and shown as such. Other scorings of the same answers are near-duplicates, and would only
-dilute it.
+Many tests find differences by chance. The tests that a conclusion rests on are the family: the one
+estimate of each task and compared run that the task is quoted by, or those that were asked for by
+name. Holm's correction holds over the family; p-values outside of it are unadjusted and shown as
+such. Other scorings of the same answers are near-duplicates, and would only dilute it.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ from raveval.comparison.pairing import (
 from raveval.comparison.results import ComparedRun, Comparison, Difference, Pairing, Verdict
 from raveval.errors import ConfigError, MismatchError, nearest
 from raveval.evaluate import load_metric
+from raveval.metrics._headline import PER_TOKEN, primary
 
 __all__ = [
-    "PRIMARY",
     "ComparedRun",
     "Comparison",
     "Difference",
@@ -45,27 +44,6 @@ __all__ = [
 ]
 
 ALPHA = 0.05
-
-PRIMARY = (
-    "accuracy",
-    "accuracy_strict",
-    "exact_match",
-    "greedy_accuracy",
-    "pearson",
-    "mean_rating",
-    "exact_agreement",
-    "word_perplexity",
-    "byte_perplexity",
-    "char_perplexity",
-    "token_perplexity",
-)
-"""The estimate that a task's conclusion rests on is the first of these that it has.
-
-Words and bytes come before tokens: perplexities per token cannot be compared between tokenizers.
-"""
-
-PER_TOKEN = ("token_perplexity", "token_perplexity_finite", "nats_per_token", "entropy_nats")
-"""Estimates that mean something else where the other run's tokenizer cuts other tokens."""
 
 
 def compare(
@@ -170,8 +148,8 @@ def _primary(differences: Sequence[Difference]) -> Difference:
     """Return the one that the task's conclusion rests on."""
     by_name = {d.metric: d for d in differences}
     with_direction = [d for d in differences if d.higher_is_better is not None]
-    known = (by_name[name] for name in PRIMARY if name in by_name)
-    return next(known, (with_direction or list(differences))[0])
+    name = primary(by_name)
+    return (with_direction or list(differences))[0] if name is None else by_name[name]
 
 
 def _verdict(d: Difference) -> Verdict:

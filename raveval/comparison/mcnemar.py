@@ -21,7 +21,7 @@ SMALLEST_P = 2.0**-1000
 """Stands for any smaller one: no p-value is 0."""
 
 
-class Agreement(NamedTuple):
+class Fourfold(NamedTuple):
     """How many examples are right in both runs, in one of them only, in none."""
 
     both: int
@@ -43,10 +43,10 @@ def mcnemar(only_a: int, only_b: int) -> float:
     return min(1.0, max(2 * float(tail), SMALLEST_P))
 
 
-def newcombe(table: Agreement) -> Interval:
+def newcombe(table: Fourfold) -> Interval:
     """Return the 95 % interval of the difference of two paired proportions, B - A.
 
-    >>> [round(end, 4) for end in newcombe(Agreement(59, 16, 6, 80))]
+    >>> [round(end, 4) for end in newcombe(Fourfold(59, 16, 6, 80))]
     [-0.1186, -0.0046]
     """
     n = sum(table)
@@ -59,7 +59,7 @@ def newcombe(table: Agreement) -> Interval:
     return Interval(max(-1.0, b - a - below), min(1.0, b - a + above))
 
 
-def _correlation(table: Agreement) -> float:
+def _correlation(table: Fourfold) -> float:
     """Return the phi coefficient of both runs' scores, towards 0 by half a pair where positive."""
     both, only_a, only_b, neither = table
     margins = (both + only_a) * (only_b + neither) * (both + only_b) * (only_a + neither)

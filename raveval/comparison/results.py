@@ -26,20 +26,20 @@ class Difference:
         task, run, metric: of what; `run` is the directory as it was given.
         baseline, value: the estimate in the baseline and in the run; None where it is undefined.
         difference: value - baseline.
-        reason: why there is no difference.
-        low, high, interval: its 95 % interval and how it was made ("newcombe95", "bootstrap95",
-            "cluster-t95").
-        p, test: two-sided p-value and the test ("mcnemar_exact", "paired_bootstrap", "cluster_t").
+        reason: why there is no difference; where there is one, why it is not tested.
+        low, high, interval: its 95 % interval and how it was made ("newcombe95", "cluster-t95",
+            "expanded-bootstrap95").
+        p, test: two-sided p-value and the test ("mcnemar-exact", "paired-bootstrap", "cluster-t").
         p_holm: adjusted for the family; None outside of the family.
         stderr, detectable: standard error, and the true difference that such a comparison shows in
             80 % of all cases, tested two-sided at 5 %.
         n: paired examples that both runs' estimate could use.
         n_units: independent units among them: examples, or clusters where they share some.
-        n_differing: units on which the runs differ.
+        n_differing: those of them in which the runs differ on any example.
         n_only_baseline, n_only_run: examples right in one run only, where each is right or wrong.
         n_replicates: of the bootstrap.
         has_other_denominators: the runs divide by other counts on the same example, as they do per
-            token where their tokenizers differ.
+            token where their tokenizers differ, and in a share that a judge's ties are left out of.
     """
 
     task: str

@@ -10,9 +10,10 @@ from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
 import raveval
+from raveval.metrics._headline import HEADLINE
 from raveval.report.numbers import direction, interval_text, plain, value_text
 from raveval.report.render import escaped, markdown_table, print_cells, print_line
-from raveval.report.tables import AUXILIARY, HEADLINE, Column, Table
+from raveval.report.tables import AUXILIARY, Column, Table
 from raveval.types import Estimate
 
 if TYPE_CHECKING:
@@ -132,7 +133,7 @@ def _shown(d: Difference, value: float | None) -> Estimate:
         value,
         d.unit,
         d.n,
-        reason=d.reason,
+        reason=d.reason if value is None else None,
         low=d.low,
         high=d.high,
         higher_is_better=d.higher_is_better,
@@ -153,11 +154,11 @@ def _p_text(p: float | None) -> str:
 
 
 def _test_text(d: Difference) -> str:
-    if d.test == "cluster_t":
+    if d.test == "cluster-t":
         return f"t, {d.n_units} clusters"
-    if d.test == "paired_bootstrap":
+    if d.test == "paired-bootstrap":
         return f"bootstrap, {d.n_replicates}"
-    return "McNemar, exact" if d.test == "mcnemar_exact" else plain(d.test or "")
+    return "McNemar, exact" if d.test == "mcnemar-exact" else plain(d.test or "")
 
 
 def _verdict_text(d: Difference) -> str:
@@ -213,9 +214,13 @@ def _pairing_lines(comparison: Comparison, pairing: Pairing) -> Iterator[str]:
     tested = [d for d in found if d.p is not None]
     if tested and not any(d.n_differing for d in tested):
         yield f"{where}: the runs have the same scores on every paired example"
-    untested = [plain(d.metric) for d in found if d.test is None and d.difference is not None]
-    if untested:
-        yield f"{where}: not tested: {', '.join(untested)}; name them with --metrics to have them"
+    untested = [d for d in found if d.p is None and d.difference is not None]
+    reasons = [f"{plain(d.metric)} ({plain(d.reason)})" for d in untested if d.reason]
+    if reasons:
+        yield f"{where}: no test of {', '.join(reasons)}"
+    skipped = [plain(d.metric) for d in untested if not d.reason]
+    if skipped:
+        yield f"{where}: not tested: {', '.join(skipped)}; name them with --metrics to have them"
     other = [plain(d.metric) for d in found if d.verdict == "not comparable"]
     if other:
         yield (

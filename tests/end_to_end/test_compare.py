@@ -80,7 +80,7 @@ def test_every_number_by_hand(two: tuple[Path, Path]) -> None:
     assert found["difference"] == pytest.approx(right[1].mean() - right[0].mean(), abs=1e-15)
     assert (found["n_only_baseline"], found["n_only_run"]) == (only_a, only_b)
     assert found["p"] == pytest.approx(stats.binomtest(only_a, only_a + only_b).pvalue, rel=1e-12)
-    assert found["test"] == "mcnemar_exact"
+    assert found["test"] == "mcnemar-exact"
     error = stats.sem(right[1].astype(float) - right[0].astype(float))
     assert found["stderr"] == pytest.approx(error, rel=1e-9)
     z = stats.norm.ppf(0.975) + stats.norm.ppf(0.8)
@@ -102,7 +102,7 @@ def test_every_number_by_hand(two: tuple[Path, Path]) -> None:
     assert found["stderr"] == pytest.approx(error, rel=1e-9)
     half_width = stats.t.ppf(0.975, n_clusters - 1) * error
     assert found["low"] == pytest.approx(mean - half_width, abs=1e-12)
-    assert (found["n"], found["n_units"], found["test"]) == (n, n_clusters, "cluster_t")
+    assert (found["n"], found["n_units"], found["test"]) == (n, n_clusters, "cluster-t")
 
     a, b = (records(run, "demo_text") for run in two)
     nats = [np.array([-row["logprob_nats"] for row in run.values()]) for run in (a, b)]

@@ -84,6 +84,11 @@ class TestPairs:
         assert sequential_test(right, ~right).decision == "baseline is better"
         assert sequential_test(~right, right, alpha=1e-6).decision == "undecided"
 
+    @pytest.mark.parametrize("alpha", [0, 1, -0.1, 5, math.nan])
+    def test_a_chance_is_between_0_and_1(self, alpha):
+        with pytest.raises(ConfigError, match=r"alpha is .* between 0 and 1"):
+            sequential_test(np.ones(3, bool), np.ones(3, bool), alpha=alpha)
+
     def test_nothing_is_no_evidence(self):
         found = sequential_test(np.zeros(0, bool), np.zeros(0, bool))
         assert (found.p, found.log_e, found.decision) == (1.0, 0.0, "undecided")
@@ -167,6 +172,11 @@ class TestRuns:
         c = write_run(tmp_path / "c", {"t": clustered})
         with pytest.raises(DataError, match="clusters"):
             compare_prefix(c, c, "t")
+        # clusters that only show beyond the prefix
+        partly = [{**row, "cluster": f"c{i // 2}" if i > 9 else None} for i, row in enumerate(rows)]
+        gap = write_run(tmp_path / "gap", {"t": partly}, shard_size=5, unfinished={1})
+        with pytest.raises(DataError, match="clusters"):
+            compare_prefix(gap, gap, "t")
         texts = {"t": [document("d1", -30.0, 10), document("d2", -20.0, 10)]}
         d = write_run(tmp_path / "d", texts, protocol="language_modelling", metrics=["perplexity"])
         with pytest.raises(ConfigError, match="word_perplexity: not right or wrong"):
