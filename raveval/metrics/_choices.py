@@ -49,6 +49,7 @@ class Invalid(IntEnum):
 VALID = -1
 """In the place of a reason: the example is ranked."""
 
+_ROUNDING = 1e-3  # nats by which a sum over tokens of probability 1 may be off
 MOST_NATS = 700.0
 """The exponential of more is near the largest double, and no log-likelihood."""
 
@@ -118,7 +119,8 @@ def read_choices(records: pa.Table) -> Choices:
     """Return the choices of all records.
 
     Raises:
-        DataError: an example has no choice, or a gold index beyond its choices.
+        DataError: an example has no choice, a gold index beyond its choices, or a log-likelihood
+            above 0.
     """
     lists = required(records, LOGPROB)
     n_choices = pc.list_value_length(lists).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -134,8 +136,15 @@ def read_choices(records: pa.Table) -> Choices:
             f"gold is {index[first]}, but the example has {n_choices[first]} choices; allowed are "
             f"0…{n_choices[first] - 1}"
         )
+    logprob_nats = _numbers(lists.flatten())
+    is_positive = logprob_nats > _ROUNDING
+    if is_positive.any():
+        raise DataError(
+            f"logprob_nats has {logprob_nats[is_positive][0]}: the logarithm of a probability is "
+            "at most 0 (a negative log-likelihood has the other sign)"
+        )
     starts = np.cumsum(n_choices) - n_choices
-    return Choices(starts, n_choices, np.where(has_gold, index, -1), _numbers(lists.flatten()))
+    return Choices(starts, n_choices, np.where(has_gold, index, -1), logprob_nats)
 
 
 def rank(choices: Choices, records: pa.Table) -> Iterator[Ranking]:
@@ -248,6 +257,10 @@ def _compared(choices: Choices, records: pa.Table, scoring: str) -> tuple[Compar
     """Return what a scoring makes of the log-likelihoods, and who was measured at all."""
     if scoring == "unconditional":
         unconditional, is_measured = _aligned(choices, records, UNCONDITIONAL)
+        # A choice that is impossible without the question would win by an infinite gain.
+        is_impossible = unconditional == -np.inf
+        if is_impossible.any():
+            unconditional = _frozen(np.where(is_impossible, np.nan, unconditional))
         return Compared(unconditional, SUBTRACTED), is_measured
     field = LENGTHS[scoring]
     lengths, is_measured = _aligned(choices, records, field)

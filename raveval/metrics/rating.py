@@ -32,7 +32,7 @@ whose rating is missing does not declare that end (null or not finite); "not mea
 has two samples; "constant" for alpha where all samples are equal; "overflow".
 
 The notes hold the distribution (rows of each rating, up to 21 different ones), the missing ratings,
-and those outside of the scale that their row declares.
+those outside of the scale that their row declares, and the samples that are missing in lists.
 """
 
 from __future__ import annotations
@@ -44,10 +44,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from raveval.errors import DataError
 from raveval.metrics import Contribution, Json, Metric, Ratio, Replicator
 from raveval.metrics import _intervals as intervals
-from raveval.metrics._columns import column
+from raveval.metrics._columns import column, required
 from raveval.metrics._exact import Booleans, Doubles, Integers
 from raveval.metrics._rating_counts import (
     MISSING,
@@ -91,12 +93,14 @@ class RatingState:
         missing: (lowest, highest) of the scale → rows without a rating.
         samples: the samples of a row, ascending, two or more → rows.
         n_outside: rows whose rating is outside of their scale.
+        n_samples_missing: samples that are null or NaN, in rows with lists of them.
     """
 
     ratings: Counts = field(default_factory=dict)
     missing: Counts = field(default_factory=dict)
     samples: Counts = field(default_factory=dict)
     n_outside: int = 0
+    n_samples_missing: int = 0
 
 
 class _Rows(NamedTuple):
@@ -136,6 +140,7 @@ class Rating:
             count_ratings(rows.lowest[is_missing], rows.highest[is_missing]),
             count_samples(samples_of(records)),
             int(is_outside.sum()),
+            _n_samples_missing(records),
         )
         return self.merge(state, added)
 
@@ -146,6 +151,7 @@ class Rating:
             add_counts(a.missing, b.missing),
             add_counts(a.samples, b.samples),
             a.n_outside + b.n_outside,
+            a.n_samples_missing + b.n_samples_missing,
         )
 
     def compute(self, state: RatingState) -> Mapping[str, Estimate]:
@@ -163,6 +169,7 @@ class Rating:
                 counts[f"rating_{repr(number(key)).removesuffix('.0')}"] = count
         counts["rating_missing"] = sum(state.missing.values())
         counts["rating_outside_scale"] = state.n_outside
+        counts["rating_samples_missing"] = state.n_samples_missing
         return {name: count for name, count in counts.items() if count}
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
@@ -204,18 +211,20 @@ class Rating:
             "missing": write_counts(state.missing),
             "samples": encode_samples(state.samples),
             "n_outside": state.n_outside,
+            "n_samples_missing": state.n_samples_missing,
         }
         return write_state(self.name, self.version, body)
 
     def decode(self, content: Json) -> RatingState:
         """Return the state of `encode`."""
-        keys = ("ratings", "missing", "samples", "n_outside")
+        keys = ("ratings", "missing", "samples", "n_outside", "n_samples_missing")
         read = read_state(content, self.name, self.version, keys)
         state = RatingState(
             read.counts("ratings", width=1),
             read.counts("missing", width=2),
             decode_samples(read),
             read.count("n_outside"),
+            read.count("n_samples_missing"),
         )
         for key in ("ratings", "missing", "samples"):
             check_ratings(key, getattr(state, key), read)
@@ -233,7 +242,19 @@ def _read(records: pa.Table) -> _Rows:
             np.full(len(ratings), np.nan) if found is None else found.to_numpy(zero_copy_only=False)
         )
         ends.append(np.where(np.isfinite(values), values, np.nan) + 0.0)
+    is_upside_down = ends[0] > ends[1]
+    if is_upside_down.any():
+        lowest, highest = (end[is_upside_down][0] for end in ends)
+        raise DataError(f"scale_lowest is {lowest} and scale_highest is {highest}: swap them")
     return _Rows(ratings, *ends)
+
+
+def _n_samples_missing(records: pa.Table) -> int:
+    array = required(records, RATING)
+    if not pa.types.is_list(array.type):
+        return 0
+    samples = pc.fill_null(array.flatten().cast(pa.float64()), math.nan)
+    return int(np.isnan(samples.to_numpy(zero_copy_only=False)).sum())
 
 
 def _finite(values: Doubles) -> Contribution:

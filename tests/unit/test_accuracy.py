@@ -442,3 +442,15 @@ def test_any_arrow_layout_of_the_same_numbers(column: pa.Array):
     found = METRIC.compute(METRIC.update(METRIC.init(), table))
     assert found["accuracy_raw"].value == 1.0
     assert found["probability_mass"].value == math.exp(-1) + math.exp(-2)
+
+
+def test_a_choice_impossible_without_the_question_has_no_gain():
+    row = {**example(0, -3.0, -1.0), "unconditional_nats": [-INF, -1.0]}
+    found = compute(row)
+    assert found["accuracy_unconditional"].reason == "no valid example"
+    assert found["accuracy_raw"].value == 0.0
+
+
+def test_a_negative_log_likelihood_is_refused():
+    with pytest.raises(DataError, match=r"logprob_nats has 3\.0: .* has the other sign"):
+        compute(example(0, 3.0, -2.0))

@@ -312,3 +312,15 @@ def test_a_state_that_no_rows_have_is_refused(change: dict[str, Any]):
     content = {**METRIC.encode(state_of([[1, 2], [3], None])), **change}
     with pytest.raises(DataError, match="state of rating"):
         METRIC.decode(content)
+
+
+def test_samples_that_are_missing_are_counted():
+    rows = pa.table({"rating": [[1.0, None, 3.0], [math.nan, 2.0], [None], None]})
+    found = METRIC.notes(METRIC.update(METRIC.init(), rows))
+    assert (found["rating_samples_missing"], found["rating_missing"]) == (3, 2)
+
+
+def test_a_scale_upside_down_is_refused():
+    rows = pa.table({"rating": [3.0], "scale_lowest": [5.0], "scale_highest": [1.0]})
+    with pytest.raises(DataError, match=r"scale_lowest is 5\.0 and scale_highest is 1\.0"):
+        METRIC.update(METRIC.init(), rows)
