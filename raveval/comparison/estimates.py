@@ -268,7 +268,8 @@ def _with(difference: Difference, inference: Inference) -> Difference:
     if difference.unit == "fraction" and low is not None and high is not None:
         low, high = max(-1.0, low), min(1.0, high)
     stderr = inference.stderr
-    detectable = paired.detectable(stderr) if stderr else None
+    n_clusters = inference.n_units if inference.test == paired.CLUSTER_T else None
+    detectable = paired.detectable(stderr, n_clusters=n_clusters) if stderr else None
     return replace(
         difference,
         reason=inference.reason,

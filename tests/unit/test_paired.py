@@ -9,7 +9,7 @@ from scipy import stats
 from statsmodels.regression.linear_model import OLS
 from statsmodels.stats.contingency_tables import mcnemar as statsmodels_mcnemar
 from statsmodels.stats.multitest import multipletests
-from statsmodels.stats.power import normal_power
+from statsmodels.stats.power import TTestPower, normal_power
 from statsmodels.stats.proportion import proportion_confint, proportions_ztest
 
 from raveval.comparison import paired
@@ -142,6 +142,12 @@ class TestDetectable:
         assert 100 * detectable(stderr) == pytest.approx(points, abs=0.03)
         power = normal_power(detectable(stderr), n, 0.05, sigma=stderr * math.sqrt(n))
         assert power == pytest.approx(0.8, abs=1e-4)
+
+    @pytest.mark.parametrize("n_clusters", [2, 3, 6, 22])
+    def test_with_few_clusters_is_that_of_t(self, n_clusters):
+        effect = detectable(1.0, n_clusters=n_clusters) / math.sqrt(n_clusters)
+        power = TTestPower().power(effect, n_clusters, 0.05)
+        assert power == pytest.approx(0.8, abs=2e-3)  # ours leaves out the wrong direction
 
     def test_is_found_in_four_of_five_cases(self):
         n, a, b = 2000, 0.10, 0.06  # discordant by run
