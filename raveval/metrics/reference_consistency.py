@@ -37,7 +37,7 @@ class ReferenceConsistency:
     """Correlation of a rater's first score with the mean of its others."""
 
     name = "reference_consistency"
-    version = 1
+    version = 2
     columns: tuple[pa.Field, ...] = (REFERENCE_RATING, CLUSTER)
     needs: tuple[str, ...] = ("reference_rating",)
     optional: tuple[str, ...] = ("cluster",)
@@ -65,9 +65,7 @@ class ReferenceConsistency:
 
     def merge(self, a: ConsistencyState, b: ConsistencyState) -> ConsistencyState:
         """Add the pairs and the counts."""
-        return ConsistencyState(
-            correlation.METRIC.merge(a.pairs, b.pairs), a.n_single + b.n_single
-        )
+        return ConsistencyState(correlation.METRIC.merge(a.pairs, b.pairs), a.n_single + b.n_single)
 
     def compute(self, state: ConsistencyState) -> Mapping[str, Estimate]:
         """Return the three correlations."""

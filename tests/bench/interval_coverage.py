@@ -145,8 +145,8 @@ class Difference(NamedTuple):
     cost: int = 1
 
 
-def _both(x_a: Any, x_b: Any, u: Any) -> paired.Pairs:
-    return paired.Pairs(
+def _both(x_a: Any, x_b: Any, u: Any) -> paired.PairedContributions:
+    return paired.PairedContributions(
         Contribution(np.asarray(x_a, np.float64), np.asarray(u, np.float64)),
         Contribution(np.asarray(x_b, np.float64), np.asarray(u, np.float64)),
     )

@@ -114,6 +114,8 @@ def test_the_interval_of_the_standard_deviation_covers():
         rng, covered = np.random.default_rng(5), 0
         for _ in range(400):
             found = compute(draw(rng))["standard_deviation"]
+            assert found.low is not None
+            assert found.high is not None
             covered += found.low <= truth <= found.high
         assert least <= covered / 400 <= 0.98
 
