@@ -1,6 +1,7 @@
 """OpenAI-compatible servers for tests: a small one that misbehaves as told, and vLLM's own."""
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -213,7 +214,12 @@ def vllm_server(model: Path, log: Path, *, max_model_len: int) -> Iterator[str]:
     }
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
+            command,
+            env=environment,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
         try:
             _wait_for(f"http://127.0.0.1:{port}/health", process, log)
@@ -225,6 +231,12 @@ def vllm_server(model: Path, log: Path, *, max_model_len: int) -> Iterator[str]:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)  # its session: what it started itself
             process.wait()
+
+
+def _end_with_parent() -> None:
+    """Let the kernel end this process with the one that started it: tests can be killed, too."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
 
 
 def _wait_for(address: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
