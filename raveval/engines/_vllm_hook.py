@@ -36,6 +36,10 @@ class WorkerExtension:
         """Make a step of one token round as any other does; return how many layers it took."""
         return pad_single_rows(self.model_runner.model)
 
+    def raveval_withhold_generators(self) -> str | None:
+        """Draw nothing for tokens that are thrown away; return why not, if so."""
+        return withhold_generators(self.model_runner)
+
 
 def install(runner: Any) -> str:
     """Put the hook into a model runner of a kind that is known; return its kind or why not."""
@@ -83,6 +87,42 @@ def _padding(forward: Callable[..., Any]) -> Callable[..., Any]:
         return (output[0][:1], *output[1:]) if isinstance(output, tuple) else output[:1]
 
     return padded
+
+
+def withhold_generators(runner: Any) -> str | None:
+    """Draw a request's random numbers for the tokens it keeps only, on CPUs; return why not, if so.
+
+    A prompt may take several steps, by what else is under way. vLLM samples a token after each, and
+    throws all but the last away. It then sets the request's generator back, which a generator on
+    CPUs refuses, and the engine dies; and without that, a text would depend on its company. So
+    requests whose token will be thrown away have no generator while tokens are sampled.
+    """
+    missing = [
+        a
+        for a in ("_sample", "_bookkeeping_sync", "discard_request_mask", "input_batch")
+        if not hasattr(runner, a)
+    ]
+    if missing:
+        return f"{type(runner).__qualname__} has no {', '.join(missing)}"
+    sample, keep_books = runner._sample, runner._bookkeeping_sync
+    withheld: dict[int, Any] = {}
+
+    def sample_kept(*arguments: Any, **named: Any) -> Any:
+        batch = runner.input_batch
+        for i in np.flatnonzero(runner.discard_request_mask.np[: batch.num_reqs]):
+            if int(i) in batch.generators:
+                withheld[int(i)] = batch.generators.pop(int(i))
+        return sample(*arguments, **named)
+
+    def keep_books_and_return(*arguments: Any, **named: Any) -> Any:
+        try:
+            return keep_books(*arguments, **named)
+        finally:
+            runner.input_batch.generators.update(withheld)
+            withheld.clear()
+
+    runner._sample, runner._bookkeeping_sync = sample_kept, keep_books_and_return
+    return None
 
 
 _V1_METHODS = {"_get_prompt_logprobs_dict": ("hidden_states", "num_scheduled_tokens")}

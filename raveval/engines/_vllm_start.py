@@ -202,7 +202,7 @@ def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
             max_num_batched_tokens=None if on_cpu else GPU_BATCH_TOKENS,
             quantization=options.quantization,
             trust_remote_code=options.trust_remote_code,
-            worker_extension_cls=EXTENSION if options.score_hook else "",
+            worker_extension_cls=EXTENSION,
             disable_log_stats=True,
             use_tqdm_on_load=False,
             **device,

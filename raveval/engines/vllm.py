@@ -194,6 +194,8 @@ class VllmEngine:
 
     def _install_hook(self, *, wanted: bool) -> tuple[str, str | None]:
         """Return the kind of hook that is in place and checked, "none" with the reason why."""
+        if self._config.device_config.device_type == "cpu":
+            self._backend.call("raveval_withhold_generators")
         if not wanted:
             return "none", "switched off"
         kinds = {str(kind) for kind in self._backend.call("raveval_install")}
