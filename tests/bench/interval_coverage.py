@@ -165,7 +165,8 @@ F1_PAIR_SHARES = np.array([0.45, 0.1, 0.1, 0.1, 0.05, 0.15, 0.05])
 def f1_difference(rng: Rng, n: int) -> paired.Inference:
     """Draw two models' F1 on the same questions."""
     drawn = F1_PAIRS[rng.choice(len(F1_PAIRS), n, p=F1_PAIR_SHARES)]
-    return paired.bootstrap([(_both(drawn[:, 0], drawn[:, 1], np.ones(n)), Ratio())])[0]
+    pairs = _both(drawn[:, 0], drawn[:, 1], np.ones(n))
+    return paired.bootstrap([(pairs, Ratio(), np.ones(n, np.bool_))])[0]
 
 
 def perplexity_difference(rng: Rng, n: int) -> paired.Inference:
@@ -174,7 +175,8 @@ def perplexity_difference(rng: Rng, n: int) -> paired.Inference:
     nats = rng.normal(3.0, 0.5, n)
     gained = rng.normal(0.05, 0.2, n)
     pairs = _both(-nats * tokens, -(nats - gained) * tokens, tokens)
-    return paired.bootstrap([(pairs, Ratio(scale=-1.0, is_exponential=True))])[0]
+    ratio = Ratio(scale=-1.0, is_exponential=True)
+    return paired.bootstrap([(pairs, ratio, np.ones(n, np.bool_))])[0]
 
 
 def differences() -> Iterator[Difference]:
