@@ -26,6 +26,7 @@ from raveval.evaluate import TaskSpec, answer_examples, load_metric, load_protoc
 from raveval.judging import read_choice, read_score
 from raveval.plan import make_plan
 from raveval.protocols import Grading, TaskSettings
+from raveval.scoring import n_changed
 from raveval.types import Estimate, Example, Generate, Request, Sampling
 from tests import judges
 from tests.judges import LEANS, SCORES, Odds, reply, text_of
@@ -408,6 +409,34 @@ class TestInjection:
                 for start in range(len(lines)):
                     assert read("\n".join(lines[start:])).value is None
                     assert read("\n".join(lines[start:]) + "\n").value is None
+
+
+def test_what_counts_as_changed_by_scoring_again() -> None:
+    kinds = [KINDS[n % 4] for n in range(8)]
+    examples = [kind.example(str(n)) for n, kind in enumerate(kinds)]
+    task = spec("ranking")
+    records = judged(examples, judges.draws, task).combine_chunks()
+
+    def replaced(name: str, values: Sequence[Any]) -> pa.Table:
+        place = records.schema.get_field_index(name)
+        field = records.schema.field(place)
+        return records.set_column(place, field, pa.array(values, field.type))
+
+    assert n_changed(records, records, task) == 0
+    assert n_changed(records, replaced("status", ["unjudged"] * 2 + ["ok"] * 6), task) == sum(
+        old != new
+        for old, new in zip(
+            records["status"].to_pylist(), ["unjudged"] * 2 + ["ok"] * 6, strict=True
+        )
+    )
+    swapped = [{"a": "b", "b": "a"}.get(word) for word in records["verdict"].to_pylist()]
+    n_verdicts = sum(word is not None for word in swapped)
+    assert n_changed(records, replaced("verdict", swapped), task) == n_verdicts > 0
+    # Words that no metric reads, and columns that only one version of a protocol has.
+    assert n_changed(records, replaced("feedback_a", [["new"]] * 8), task) == 0
+    assert n_changed(records.drop_columns(["verdict"]), records, task) == 0
+    assert n_changed(records, records.drop_columns(["verdict"]), task) == 0
+    assert n_changed(records.slice(0, 0), records.slice(0, 0), task) == 0
 
 
 def test_a_plan_says_what_becomes_of_the_system_turn(make_task: Any, tmp_path: Path) -> None:
