@@ -8,7 +8,10 @@ import pytest
 
 import raveval
 
-HEAVY = ("ray", "vllm", "torch", "transformers", "huggingface_hub", "pandas", "numba", "scipy.stats")
+HEAVY = (
+    *("ray", "vllm", "torch", "transformers", "huggingface_hub"),
+    *("pandas", "numba", "scipy.stats", "httpx"),
+)
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(raveval.__path__, prefix="raveval.")
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raveval import tasks
 from raveval.errors import ConfigError, DataError, Refused
 from raveval.tasks import Options
+from raveval.tasks.sections import Card, Fewshot, GradingSection, SamplingSection, Source
 from raveval.tasks.shots import Pool
 from raveval.types import Example, Message, Sampling
 
@@ -81,7 +82,7 @@ def test_the_documented_example_is_a_whole_task(tmp_path: Path) -> None:
 def test_every_key_of_a_task_file_is_documented() -> None:
     documented = set((tasks.__doc__ or "").replace(",", " ").replace(":", " ").split())
     documented = {word.strip("`()") for word in documented}
-    for model in (tasks.Task, tasks.Source, tasks.Fewshot, tasks.SamplingSection, tasks.Card):
+    for model in (tasks.Task, Source, Fewshot, SamplingSection, GradingSection, Card):
         keys = {field.alias or name for name, field in model.model_fields.items()} - {"name"}
         assert keys <= documented, keys - documented
 
