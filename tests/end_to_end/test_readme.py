@@ -29,10 +29,11 @@ def test_the_config_is_one() -> None:
     assert [entry.name for entry in config.evaluate.tasks] == [None, None, "arc_easy_5shot"]
 
 
-@pytest.mark.parametrize("key", ["references", "text:"])
-def test_the_short_task_files_are_ones(tmp_path: Path, key: str) -> None:
-    text = block("yaml", "question_answering" if key == "references" else "language_modelling")
-    (tmp_path / "mine.yaml").write_text(text)
+@pytest.mark.parametrize(
+    "protocol", ["question_answering", "language_modelling", "absolute_grading"]
+)
+def test_the_short_task_files_are_ones(tmp_path: Path, protocol: str) -> None:
+    (tmp_path / "mine.yaml").write_text(block("yaml", f"protocol: {protocol}"))
     assert load_task(str(tmp_path / "mine.yaml")).name == "mine"
 
 
