@@ -81,6 +81,7 @@ from raveval.types import Estimate
 
 _SAME = Ratio()
 _OVER_BASELINE = Ratio(shift=-1.0)
+_NO_RATIOS = ("random_baseline", "relative_improvement_per_n_choices", "most_frequent_index_share")
 _TABLES = ("ranked", "invalid", "predicted")
 _MOST_CELLS = 1 << 16  # a table that fits the cache, beyond it sorting is faster than counting
 
@@ -173,6 +174,14 @@ class Accuracy:
                 np.where(has_mass, masses, 0.0), has_mass.astype(np.float64)
             ),
         }
+
+    def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
+        """Return which examples the primary scoring ranks, in a tie or not: for what is no ratio."""
+        choices = read_choices(records)
+        is_ranked = np.zeros(0, np.bool_)
+        if len(choices):
+            is_ranked = _rankings(choices, records)[PRIMARY].is_valid
+        return dict.fromkeys(_NO_RATIOS, is_ranked)
 
     def encode(self, state: AccuracyState) -> Json:
         """Return the tables and sums."""

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 
 from raveval.metrics import Contribution, Json, Metric, Ratio, correlation
 from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._columns import column, required
+from raveval.metrics._exact import Booleans
 from raveval.metrics._rating_pairs import RatingPairs
 from raveval.metrics._ratings import REFERENCE_RATING
 from raveval.metrics._state import read_state, write_state
@@ -79,6 +81,12 @@ class ReferenceConsistency:
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return nothing: no correlation is a ratio of sums."""
         return {}
+
+    def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
+        """Return which rows have two scores or more."""
+        rows = required(records, REFERENCE_RATING).to_pylist()
+        is_repeated = np.array([len(_usable(row)) > 1 for row in rows], np.bool_)
+        return {f"reference_{name}": is_repeated for name in _NAMES}
 
     def encode(self, state: ConsistencyState) -> Json:
         """Return the pairs and the count."""

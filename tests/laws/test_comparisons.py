@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from raveval.comparison import estimates, paired
@@ -94,11 +94,16 @@ def few_replicates(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(estimates, name, 10)
 
 
-@pytest.mark.parametrize("has_clusters", [False, True])
 @pytest.mark.parametrize("name", METRICS)
 @pytest.mark.usefixtures("few_replicates")
-def test_differences_are_strict_and_consistent(name: str, has_clusters: bool):
-    @settings(max_examples=25, deadline=None, derandomize=True)
+def test_differences_are_strict_and_consistent(name: str):
+    # A difference takes too long to look for the smallest counterexample.
+    @settings(
+        max_examples=25,
+        deadline=None,
+        derandomize=True,
+        phases=[Phase.explicit, Phase.generate],
+    )
     @given(data=st.data())
     def law(data: st.DataObject) -> None:
         metric = bare(name)
@@ -106,6 +111,7 @@ def test_differences_are_strict_and_consistent(name: str, has_clusters: bool):
         rows = rows_of(metric)
         a, b = (table_of(metric, data.draw(rows)).slice(0, n) for _ in "ab")
         n = min(len(a), len(b))
+        has_clusters = data.draw(st.booleans())
         clusters = [f"c{i // 3}" if has_clusters else None for i in range(n)]
         shared = {
             "id": pa.array([f"r{i}" for i in range(n)], pa.string()),
