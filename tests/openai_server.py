@@ -207,6 +207,8 @@ def vllm_server(model: Path, log: Path, *, max_model_len: int) -> Iterator[str]:
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     command += ["--enforce-eager", "--kv-cache-memory-bytes", str(2**28)]
     command += ["--max-model-len", str(max_model_len)]
+    # A prompt that is cut over two steps and sampled with a seed would end this server on CPUs.
+    command += ["--max-num-batched-tokens", "16384"]
     environment = os.environ | {
         "OMP_NUM_THREADS": str(len(cores)),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
