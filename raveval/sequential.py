@@ -34,9 +34,10 @@ from numpy.typing import NDArray
 from scipy import special
 
 from raveval.comparison import ALPHA
+from raveval.comparison.delta import kept
 from raveval.comparison.estimates import contributions, usable
 from raveval.comparison.mcnemar import SMALLEST_P
-from raveval.comparison.paired import is_binary, kept
+from raveval.comparison.paired import is_binary
 from raveval.comparison.pairing import (
     OpenRun,
     check_comparable,

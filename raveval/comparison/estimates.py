@@ -22,9 +22,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from raveval.comparison import paired
+from raveval.comparison import delta, paired, resampling
+from raveval.comparison.delta import PairedContributions
 from raveval.comparison.differing import differing
-from raveval.comparison.paired import Inference, PairedContributions
+from raveval.comparison.inference import CLUSTER_T, MCNEMAR, Inference
 from raveval.comparison.pairing import Paired
 from raveval.comparison.results import Difference
 from raveval.metrics import Metric, Replicator, Reweighted, Selective
@@ -75,7 +76,7 @@ def differences_of(
     for name, inference in inferences.items():
         compared[name] = _with(compared[name], inference)
         if name in ratios:
-            compared[name] = _with_counts(compared[name], paired.kept(ratios[name], masks[name]))
+            compared[name] = _with_counts(compared[name], delta.kept(ratios[name], masks[name]))
     return list(compared.values())
 
 
@@ -89,7 +90,7 @@ def usable(
     metric: Metric[Any], found: Paired, pairs: Mapping[str, PairedContributions]
 ) -> Mapping[str, Booleans]:
     """Return which paired examples both runs can use, for each estimate that this is known of."""
-    masks = {name: paired.entering(each) for name, each in pairs.items()}
+    masks = {name: delta.entering(each) for name, each in pairs.items()}
     if isinstance(metric, Selective):
         a, b = metric.usable(found.a), metric.usable(found.b)
         masks |= {name: a[name] & b[name] for name in a}
@@ -180,14 +181,14 @@ def _of_ratios(
     inferences: dict[str, Inference] = {}
     drawn = []
     for name, each in pairs.items():
-        ratio, entering = metric.ratios[name], paired.kept(each, masks[name])
+        ratio, entering = metric.ratios[name], delta.kept(each, masks[name])
         if found.clusters is not None:
             inferences[name] = paired.cluster_t(entering, ratio, _units(found, masks[name]))
         elif paired.is_binary(entering, ratio):
             inferences[name] = paired.binary(entering)
         else:
             drawn.append(name)
-    by_bootstrap = paired.bootstrap([(pairs[n], metric.ratios[n], masks[n]) for n in drawn])
+    by_bootstrap = resampling.bootstrap([(pairs[n], metric.ratios[n], masks[n]) for n in drawn])
     return inferences | dict(zip(drawn, by_bootstrap, strict=True))
 
 
@@ -204,7 +205,7 @@ def _of_others(
         n_differing = len(np.unique(part.units[is_different]))
         replicates = _replicates(metric, part, alike, n_differing)
         for name in alike:
-            inferences[name] = paired.resampled(
+            inferences[name] = resampling.resampled(
                 replicates[name],
                 replicates[name],
                 n_units=int(part.units.max()) + 1,
@@ -228,7 +229,7 @@ def _replicates(
     for weights in _weights(part.units, _n_replicates(metric, len(part.a))):
         a, b = of_a(weights), of_b(weights)
         for name in names:
-            parts[name].append(paired.without_rounding(a[name], b[name]))
+            parts[name].append(resampling.without_rounding(a[name], b[name]))
     return {name: np.concatenate(each) for name, each in parts.items()}
 
 
@@ -268,7 +269,7 @@ def _with(difference: Difference, inference: Inference) -> Difference:
     if difference.unit == "fraction" and low is not None and high is not None:
         low, high = max(-1.0, low), min(1.0, high)
     stderr = inference.stderr
-    n_clusters = inference.n_units if inference.test == paired.CLUSTER_T else None
+    n_clusters = inference.n_units if inference.test == CLUSTER_T else None
     detectable = paired.detectable(stderr, n_clusters=n_clusters) if stderr else None
     return replace(
         difference,
@@ -290,7 +291,7 @@ def _with_counts(difference: Difference, entering: PairedContributions) -> Diffe
     """Add what the contributions say of the examples."""
     differs = bool((entering.a.u != entering.b.u).any())
     with_counts = replace(difference, has_other_denominators=differs)
-    if difference.test != paired.MCNEMAR:
+    if difference.test != MCNEMAR:
         return with_counts
     table = paired.fourfold(entering)
     return replace(with_counts, n_only_baseline=table.only_a, n_only_run=table.only_b)

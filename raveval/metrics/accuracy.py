@@ -176,7 +176,7 @@ class Accuracy:
         }
 
     def usable(self, records: pa.Table) -> Mapping[str, Booleans]:
-        """Return which examples the primary scoring ranks, in a tie or not: for what is no ratio."""
+        """Return which examples the primary scoring ranks, in a tie or not."""
         choices = read_choices(records)
         is_ranked = np.zeros(0, np.bool_)
         if len(choices):

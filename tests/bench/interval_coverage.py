@@ -20,7 +20,9 @@ import numpy as np
 import pyarrow as pa
 from scipy.stats import multivariate_normal, norm
 
-from raveval.comparison import paired
+from raveval.comparison import paired, resampling
+from raveval.comparison.delta import PairedContributions
+from raveval.comparison.inference import Inference
 from raveval.evaluate import load_metric
 from raveval.metrics import Contribution, Ratio
 from raveval.types import Estimate
@@ -140,19 +142,19 @@ class Difference(NamedTuple):
     """Two models on the same examples: what a sample says of the difference, and its truth."""
 
     name: str
-    infer: Callable[[Rng, int], paired.Inference]
+    infer: Callable[[Rng, int], Inference]
     truth: float
     cost: int = 1
 
 
-def _both(x_a: Any, x_b: Any, u: Any) -> paired.PairedContributions:
-    return paired.PairedContributions(
+def _both(x_a: Any, x_b: Any, u: Any) -> PairedContributions:
+    return PairedContributions(
         Contribution(np.asarray(x_a, np.float64), np.asarray(u, np.float64)),
         Contribution(np.asarray(x_b, np.float64), np.asarray(u, np.float64)),
     )
 
 
-def accuracy_difference(rng: Rng, n: int) -> paired.Inference:
+def accuracy_difference(rng: Rng, n: int) -> Inference:
     """Draw two models of accuracy .70 and .75 that mostly agree."""
     cells = rng.choice(4, n, p=(0.62, 0.08, 0.13, 0.17))  # both, first only, second only, neither
     return paired.binary(_both(cells < 2, (cells == 0) | (cells == 2), np.ones(n)))
@@ -162,21 +164,21 @@ F1_PAIRS = np.array([(1, 1), (1, 2 / 3), (2 / 3, 1), (0, 1), (1, 0), (0, 0), (1 
 F1_PAIR_SHARES = np.array([0.45, 0.1, 0.1, 0.1, 0.05, 0.15, 0.05])
 
 
-def f1_difference(rng: Rng, n: int) -> paired.Inference:
+def f1_difference(rng: Rng, n: int) -> Inference:
     """Draw two models' F1 on the same questions."""
     drawn = F1_PAIRS[rng.choice(len(F1_PAIRS), n, p=F1_PAIR_SHARES)]
     pairs = _both(drawn[:, 0], drawn[:, 1], np.ones(n))
-    return paired.bootstrap([(pairs, Ratio(), np.ones(n, np.bool_))])[0]
+    return resampling.bootstrap([(pairs, Ratio(), np.ones(n, np.bool_))])[0]
 
 
-def perplexity_difference(rng: Rng, n: int) -> paired.Inference:
+def perplexity_difference(rng: Rng, n: int) -> Inference:
     """Draw two models' log-likelihoods of the same documents; the second is 0.05 nats better."""
     tokens = np.maximum(1, rng.lognormal(5.5, LENGTH_SPREAD, n)).astype(np.int64)
     nats = rng.normal(3.0, 0.5, n)
     gained = rng.normal(0.05, 0.2, n)
     pairs = _both(-nats * tokens, -(nats - gained) * tokens, tokens)
     ratio = Ratio(scale=-1.0, is_exponential=True)
-    return paired.bootstrap([(pairs, ratio, np.ones(n, np.bool_))])[0]
+    return resampling.bootstrap([(pairs, ratio, np.ones(n, np.bool_))])[0]
 
 
 def differences() -> Iterator[Difference]:

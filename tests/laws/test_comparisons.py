@@ -12,7 +12,7 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from raveval.comparison import estimates, paired
+from raveval.comparison import estimates, resampling
 from raveval.comparison.estimates import differences_of
 from raveval.comparison.pairing import pair
 from raveval.evaluate import load_metric
@@ -89,7 +89,7 @@ def test_replicates_are_the_estimates_of_what_was_drawn(name: str, data: st.Data
 
 @pytest.fixture
 def few_replicates(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(paired, "N_REPLICATES", 200)
+    monkeypatch.setattr(resampling, "N_REPLICATES", 200)
     for name in ("FEWEST_REPLICATES", "MOST_REPLICATES", "MOST_ANEW"):
         monkeypatch.setattr(estimates, name, 10)
 

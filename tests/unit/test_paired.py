@@ -12,9 +12,12 @@ from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.power import TTestPower, normal_power
 from statsmodels.stats.proportion import proportion_confint, proportions_ztest
 
-from raveval.comparison import paired
+from raveval.comparison import delta, paired, resampling
+from raveval.comparison.delta import PairedContributions
+from raveval.comparison.inference import Inference
 from raveval.comparison.mcnemar import Fourfold, mcnemar, newcombe
-from raveval.comparison.paired import PairedContributions, bootstrap, detectable, holm
+from raveval.comparison.paired import detectable, holm
+from raveval.comparison.resampling import bootstrap
 from raveval.metrics import Contribution, Ratio
 
 
@@ -26,27 +29,25 @@ def means(a, b) -> PairedContributions:
     )
 
 
-def one(pairs: PairedContributions, ratio: Ratio | None = None) -> paired.Inference:
-    return bootstrap([(pairs, ratio or Ratio(), paired.entering(pairs))])[0]
+def one(pairs: PairedContributions, ratio: Ratio | None = None) -> Inference:
+    return bootstrap([(pairs, ratio or Ratio(), delta.entering(pairs))])[0]
 
 
-def cluster_t(
-    pairs: PairedContributions, ratio: Ratio | None = None, clusters=None
-) -> paired.Inference:
+def cluster_t(pairs: PairedContributions, ratio: Ratio | None = None, clusters=None) -> Inference:
     """Each example is a cluster of its own where none are given."""
     if clusters is None:
         clusters = np.arange(len(pairs.a.x))
     return paired.cluster_t(pairs, ratio or Ratio(), clusters)
 
 
-def ends(found: paired.Inference) -> tuple[float, float]:
+def ends(found: Inference) -> tuple[float, float]:
     """The interval of a comparison that has one."""
     assert found.low is not None
     assert found.high is not None
     return found.low, found.high
 
 
-def p_of(found: paired.Inference) -> float:
+def p_of(found: Inference) -> float:
     assert found.p is not None
     return found.p
 
@@ -198,7 +199,7 @@ class TestBootstrap:
     def test_covers_the_truth_of_a_ratio(self, monkeypatch):
         # documents of very different length; the true difference of nats per token is -0.1
         n, repetitions = 100, 300
-        monkeypatch.setattr(paired, "N_REPLICATES", 2000)
+        monkeypatch.setattr(resampling, "N_REPLICATES", 2000)
         rng = np.random.default_rng(5)
         covered = wrong = 0
         for _ in range(repetitions):
@@ -215,7 +216,7 @@ class TestBootstrap:
         assert wrong == 0, "interval and test contradict each other"
 
     def test_five_percent_are_false_where_nothing_differs(self, monkeypatch):
-        monkeypatch.setattr(paired, "N_REPLICATES", 1000)
+        monkeypatch.setattr(resampling, "N_REPLICATES", 1000)
         rng = np.random.default_rng(6)
         p = []
         for _ in range(600):
@@ -257,7 +258,7 @@ class TestBootstrap:
         assert found.stderr == pytest.approx(expected.stderr, rel=1e-12)
         low, high = ends(expected)
         assert ends(found) == pytest.approx((low, high), abs=0.05 * (high - low))
-        assert paired.entering(partly).sum() == 150
+        assert delta.entering(partly).sum() == 150
 
     def test_many_distinct_pairs_are_drawn_in_blocks(self):
         rng = np.random.default_rng(9)
@@ -296,7 +297,7 @@ class TestBootstrap:
         values = np.random.default_rng(12).normal(1.0, 1.0, 1000)
 
         def resampled(values):
-            return paired.resampled(values, values, n_units=100, n_differing=90, stderr=None)
+            return resampling.resampled(values, values, n_units=100, n_differing=90, stderr=None)
 
         whole = resampled(values)
         holey = np.where(np.arange(1000) % 50 == 0, np.nan, values)
