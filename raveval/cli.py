@@ -306,6 +306,8 @@ def _card(task: Task) -> list[str]:
 def _place(source: Source) -> str:
     if source.path is not None:
         return os.path.normpath(source.path)
+    if source.fetch is not None:
+        return f"{source.fetch}; fetch it and name it with --path"
     parts = (source.hub, source.config, f"split {source.split}", f"revision {source.revision}")
     return ", ".join(part for part in parts if part)
 

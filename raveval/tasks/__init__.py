@@ -31,11 +31,13 @@ General keys:
     may_truncate    true: a prompt that is too long loses its beginning, and is counted as
                     truncated; false (default): it is counted as overlong, and is missing
 
-source, one of two, and how to read it:
+source, one of three, and how to read it:
 
     path            file or folder, relative to the task file: .jsonl .json .csv .tsv .parquet .txt
                     .raw .md, each also with .gz; SQuAD's JSON becomes rows of id, title, context,
                     question, answers.text, is_impossible; cells of CSV are text
+    fetch           words that say which file a person fetches, and from where; each run then names
+                    it by its own `path`
     hub             dataset on the hub; with `config`, `revision` (default main) and `split`
     format          jsonl json squad csv tsv parquet text, where the file's ending does not tell
     documents       plain text: one document per `file` (default), `line`, or WikiText `article`
@@ -68,7 +70,8 @@ absolute_grading, ranking, relative_grading: the model is an evaluator (see `rav
                     `context`, all of them texts; or `prompt` (a list `prompts` of two) where the
                     row holds the whole prompt. `rubric` is a rubric file, or its six keys as texts.
                     `samples` (default 3, of absolute_grading), `max_attempts` (5), `max_tie_rounds`
-                    (10, of ranking)
+                    (10, of ranking). `plain: true`: the prompt is a text to complete, and is sent
+                    as one also where the judge has a chat template
     reference_ratings   expression: a trusted rater's score, or a list of them
     preferred       expression: the response that a person preferred, "a", "b" or "tie"
     sampling        as above, by default max_output_tokens 1024, temperature 1.0, top_p 0.9,

@@ -21,7 +21,7 @@ def example(
     Documents are scored as they stand, whether or not the run is a chat.
     """
     if question.judge_prompts:
-        return _judged(options, question)
+        return _judged(task, options, question)
     if options.chat and task.text is None:
         prompt: Prompt = _chat(task, options, question, drawn)
         unconditional: Prompt | None = (
@@ -47,13 +47,12 @@ def example(
     )
 
 
-def _judged(options: Options, question: Question) -> Example:
-    """Return what a judge is asked: in turns, or as one text where its model has no template."""
+def _judged(task: Task, options: Options, question: Question) -> Example:
+    """Return what a judge is asked: in turns, or as one text for it to complete."""
     system = options.system_prompt or SYSTEM_LINE
+    in_turns = options.chat and not (task.grading and task.grading.plain)
     prompts: list[Prompt] = [
-        (Message("system", system), Message("user", text))
-        if options.chat
-        else f"{system}\n\n{text}"
+        (Message("system", system), Message("user", text)) if in_turns else f"{system}\n\n{text}"
         for text in question.judge_prompts
     ]
     return Example(

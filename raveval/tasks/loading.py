@@ -87,6 +87,11 @@ def _source(task: Task, options: Options) -> Source:
         return _local(task, options.path)
     if options.split is not None:
         return task.source.model_copy(update={"split": options.split})
+    if task.source.fetch is not None:
+        raise ConfigError(
+            f"task {task.name!r}: its rows are a file that you fetch: {task.source.fetch}. Then "
+            f"name it: --path FILE, or in a config {{task: {task.name}, path: FILE}}"
+        )
     return task.source
 
 

@@ -55,6 +55,7 @@ class Source(Strict):
 
     path: str | None = None
     hub: str | None = None
+    fetch: Annotated[str, Field(min_length=1)] | None = None
     config: str | None = None
     revision: str = "main"
     split: str | None = None
@@ -64,12 +65,12 @@ class Source(Strict):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.path is None) == (self.hub is None):
-            raise ValueError("give one of `path` and `hub`")
+        if sum(place is not None for place in (self.path, self.hub, self.fetch)) != 1:
+            raise ValueError("give one of `path`, `hub` and `fetch`")
         if self.hub is not None and self.split is None:
             raise ValueError("a dataset of the hub needs its `split`")
-        if self.path is not None and (self.config or self.split):
-            raise ValueError("`config` and `split` belong to a dataset of the hub, not to a `path`")
+        if self.hub is None and (self.config or self.split):
+            raise ValueError("`config` and `split` belong to a dataset of the hub, not to a file")
         return self
 
 
@@ -159,6 +160,7 @@ class GradingSection(Strict):
     rubric: RubricSection | None = None
     reference: Text | None = None
     context: Text | None = None
+    plain: bool = False
     samples: Annotated[int, Field(ge=1)] = 3
     max_attempts: Annotated[int, Field(ge=1)] = 5
     max_tie_rounds: Annotated[int, Field(ge=0)] = 10

@@ -6,12 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from raveval import registry, tasks
+from raveval import cli, registry, tasks
+from raveval.errors import ConfigError, DataError
+from raveval.judging import SYSTEM_LINE, split_prompt
 from raveval.tasks import Options
-from raveval.types import Example
+from raveval.types import Example, Message
 
-DEMO = ("demo_choice", "demo_entailment", "demo_qa", "demo_text")
+DEMO = (
+    *("demo_choice", "demo_entailment", "demo_qa", "demo_text"),
+    *("demo_grading", "demo_ranking"),
+)
 
 # One row as the hub's dataset has it, and what has to become of it: prompt (of a document: text),
 # continuations, gold, references.
@@ -173,6 +179,93 @@ HUB_ROWS: dict[str, tuple[dict[str, Any], tuple[str, tuple[str, ...], int | None
 }
 HUB_ROWS["arc_challenge"] = HUB_ROWS["arc_easy"]
 
+
+def whole_prompt(instruction: str, response: str, *, end: str) -> str:
+    """A prompt as the published files of evaluators hold it."""
+    rubric = "[Short?]\n" + "\n".join(f"Score {n}: {n} points." for n in range(1, 6))
+    return (
+        "###Task Description:\nGrade it.\n\n"
+        f"###The instruction to evaluate:\n{instruction}\n\n"
+        f"###Response to evaluate:\n{response}\n\n"
+        f"###Score Rubrics:\n{rubric}\n\n###Feedback:{end}"
+    )
+
+
+GRADED = {
+    "idx": 83,
+    "response_source": "some_model",
+    "category": "writing",
+    "instruction": whole_prompt("Say hello.", "Hello!", end=' ",'),
+    "gpt4_score": [3, 2, 3],
+    "human_score": [4],
+}
+RANKED = {
+    "chosen_instruction": whole_prompt("Say hello.", "Hello!", end=' ",'),
+    "rejected_instruction": whole_prompt("Say hello.", "No!", end=" "),
+}
+TURNS_A, TURNS_B = (
+    [
+        {"role": role, "content": f"{text} by {name}" if role == "assistant" else text}
+        for role, text in zip(("user", "assistant") * 2, ("Q1", "A1", "Q2", "A2"), strict=True)
+    ]
+    for name in "ab"
+)
+VOTE = {
+    "question_id": 81,
+    "model_a": "x",
+    "model_b": "y",
+    "winner": "model_b",
+    "judge": "expert_1",
+    "conversation_a": TURNS_A,
+    "conversation_b": TURNS_B,
+    "turn": 1,
+}
+
+# One row of each layout that evaluators are given, and what has to become of it: instruction,
+# responses by name, which of them is preferred, reference ratings, group, cluster.
+JUDGED_ROWS: dict[
+    str, tuple[dict[str, Any], tuple[str, dict[str, str], str | None, list[float], Any, Any]]
+] = {
+    "vicuna_bench": (GRADED, ("Say hello.", {"": "Hello!"}, None, [3, 2, 3], "writing", "83")),
+    "mt_bench": (GRADED, ("Say hello.", {"": "Hello!"}, None, [3, 2, 3], "writing", "83")),
+    "flask_eval": (GRADED, ("Say hello.", {"": "Hello!"}, None, [3, 2, 3], None, "Say hello.")),
+    "feedback_bench": (
+        {
+            "orig_instruction": "Say hello.",
+            "orig_response": "Hello! {{ 1 }}",
+            "orig_reference_answer": "Hello there!",
+            "orig_criteria": "Is it polite?",
+            **{f"orig_score{n}_description": f"{n} points." for n in range(1, 6)},
+            "orig_score": "4",
+            "orig_feedback": "Fine.",
+        },
+        ("Say hello.", {"": "Hello! {{ 1 }}"}, None, [4], None, "Say hello."),
+    ),
+    "hhh_alignment": (
+        {"source": "other", **RANKED},
+        ("Say hello.", {"a": "No!", "b": "Hello!"}, "b", [], "other", "Say hello."),
+    ),
+    "mt_bench_human_prometheus": (
+        {"tie": 1, **RANKED},
+        ("Say hello.", {"a": "No!", "b": "Hello!"}, "tie", [], None, "Say hello."),
+    ),
+    "mt_bench_human": (VOTE, ("Q1", {"a": "A1 by a", "b": "A1 by b"}, "b", [], "turn 1", "81")),
+    "autoj_pairwise": (
+        {
+            "scenario": "chitchat",
+            "label": 2,
+            "prompt": "Say hello.",
+            "response 1": " Hello!",
+            "response 2": "\nHi!\n",
+        },
+        ("Say hello.", {"a": "Hello!", "b": "Hi!"}, "tie", [], "chitchat", "Say hello."),
+    ),
+    "llmbar": (
+        {"input": "Say hello.", "output_1": "Hello!", "output_2": "No!", "label": 2},
+        ("Say hello.", {"a": "Hello!", "b": "No!"}, "b", [], None, None),
+    ),
+}
+
 # file, its rows, how often each gold stands there
 REAL: dict[str, tuple[str, int, dict[int | None, int]]] = {
     "arc_easy": (
@@ -209,11 +302,11 @@ def test_a_task_has_a_card_and_known_parts(name: str) -> None:
     assert task.protocol in registry.names("protocols")
     assert set(task.metrics or ()) <= set(registry.names("metrics"))
     assert name in DEMO or (card.homepage.startswith("https://") and card.paper and card.notes)
-    assert (task.source.hub is None) == (name in DEMO)
+    assert (task.source.path is not None) == (name in DEMO)
 
 
 def test_the_catalogue_holds_what_is_promised() -> None:
-    assert set(HUB_ROWS) | set(DEMO) == set(tasks.names())
+    assert set(HUB_ROWS) | set(JUDGED_ROWS) | set(DEMO) == set(tasks.names())
 
 
 @pytest.mark.parametrize("name", sorted(HUB_ROWS))
@@ -229,6 +322,117 @@ def test_a_row_of_the_hub_is_asked_as_intended(name: str, tmp_path: Path) -> Non
     task = tasks.load_task(name)
     has_answer = task.protocol == "multiple_choice" and asked.endswith("\nAnswer:")
     assert example.unconditional_prompt == ("Answer:" if has_answer else None)
+
+
+def load_row(name: str, row: dict[str, Any], folder: Path) -> Example:
+    """Load one row as the turns of a chat."""
+    path = folder / "row.jsonl"
+    path.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    (example,) = load(name, path, chat=True)
+    return example
+
+
+def shown_to_judge(example: Example) -> list[dict[str, str]]:
+    """Return the sections of what a judge is shown, as one prompt or two."""
+    prompts = []
+    for prompt in filter(None, (example.prompt, example.second_prompt)):
+        assert isinstance(prompt, tuple)
+        system, user = prompt
+        assert system == Message("system", SYSTEM_LINE)
+        assert user.content.endswith("\n\n###Feedback:")
+        prompts.append(split_prompt(user.content))
+    return prompts
+
+
+@pytest.mark.parametrize("name", sorted(JUDGED_ROWS))
+def test_a_row_is_shown_to_a_judge_as_intended(name: str, tmp_path: Path) -> None:
+    row, (instruction, responses, preferred, ratings, group, cluster) = JUDGED_ROWS[name]
+    example = load_row(name, row, tmp_path)
+    prompts = shown_to_judge(example)
+    assert {prompt["instruction"] for prompt in prompts} == {instruction}
+    if tasks.load_task(name).protocol == "relative_grading":
+        a, b = responses.values()
+        assert [(p["response_a"], p["response_b"]) for p in prompts] == [(a, b), (b, a)]
+    else:
+        assert [prompt["response"] for prompt in prompts] == list(responses.values())
+    assert example.preferred == preferred
+    assert list(example.reference_ratings) == ratings
+    assert (example.group, example.cluster) == (group, cluster)
+
+
+def test_feedback_bench_shows_the_rubric_and_the_reference_of_its_row(tmp_path: Path) -> None:
+    (prompt,) = shown_to_judge(
+        load_row("feedback_bench", JUDGED_ROWS["feedback_bench"][0], tmp_path)
+    )
+    assert prompt["reference"] == "Hello there!"
+    assert prompt["rubric"].splitlines() == [
+        "[Is it polite?]",
+        *(f"Score {n}: {n} points." for n in range(1, 6)),
+    ]
+
+
+def test_mt_bench_human_shows_both_turns_where_the_second_was_voted_on(tmp_path: Path) -> None:
+    # One answer of the published set is empty; it is shown as such.
+    mute = [{**turn, "content": ""} if turn["content"] == "A2 by b" else turn for turn in TURNS_B]
+    row = {**VOTE, "turn": 2, "winner": "tie", "conversation_b": mute}
+    example = load_row("mt_bench_human", row, tmp_path)
+    a, b = shown_to_judge(example)
+    assert a["instruction"] == b["instruction"]
+    assert a["instruction"].endswith("\n\nFirst turn: Q1\n\nSecond turn: Q2")
+    assert a["response"] == "First turn: A1 by a\n\nSecond turn: A2 by a"
+    assert b["response"] == "First turn: A1 by b\n\nSecond turn: "
+    assert (example.preferred, example.group) == ("tie", "turn 2")
+    assert shown_to_judge(load_row("mt_bench_human", {**row, "turn": 1}, tmp_path)) != [a, b]
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "preferred"),
+    [
+        ("autoj_pairwise", {"label": 0}, "a"),
+        ("autoj_pairwise", {"label": 1}, "b"),
+        ("llmbar", {"label": 1}, "a"),
+        ("mt_bench_human", {"winner": "model_a"}, "a"),
+        ("mt_bench_human_prometheus", {"tie": 0}, "b"),
+        (
+            "hhh_alignment",
+            {"rejected_instruction": whole_prompt("Say hello.", "No!!", end=" ")},
+            "a",
+        ),
+    ],
+)
+def test_what_people_prefer_is_read(
+    name: str, change: dict[str, Any], preferred: str, tmp_path: Path
+) -> None:
+    example = load_row(name, {**JUDGED_ROWS[name][0], **change}, tmp_path)
+    assert example.preferred == preferred
+
+
+def test_pairs_without_a_column_for_ties_have_none(tmp_path: Path) -> None:
+    assert load_row("mt_bench_human_prometheus", RANKED, tmp_path).preferred == "b"
+
+
+@pytest.mark.parametrize(("name", "label"), [("autoj_pairwise", 3), ("llmbar", 3)])
+def test_a_label_that_means_nothing_is_refused(name: str, label: int, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="preferred"):
+        load_row(name, {**JUDGED_ROWS[name][0], "label": label}, tmp_path)
+
+
+FETCHED = [name for name in tasks.names() if tasks.load_task(name).source.fetch is not None]
+
+
+def test_files_to_fetch_are_those_that_the_hub_has_not() -> None:
+    assert set(FETCHED) == set(JUDGED_ROWS) - {"feedback_bench", "mt_bench_human"}
+
+
+@pytest.mark.parametrize("name", FETCHED)
+def test_a_file_to_fetch_is_named_with_its_repository(name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}.*\.jsonl?, from .*https://.*--path FILE"):
+        tasks.load_examples(tasks.load_task(name), Options(), seed=0)
+    card = CliRunner().invoke(cli.app, ["tasks", name])
+    assert card.exit_code == 0
+    source = next(line for line in card.output.splitlines() if line.startswith("  source "))
+    assert "https://github.com/" in source
+    assert "--path" in source
 
 
 @pytest.mark.parametrize("n_shots", [0, 5])
@@ -324,7 +528,9 @@ def test_squad_clusters_are_the_passages(shared_data: Path) -> None:
     assert n_passages - 5 <= len(clusters) <= n_passages  # equal beginnings are put together
 
 
-@pytest.mark.parametrize(("name", "n_least"), list(zip(DEMO, (24, 24, 24, 20), strict=True)))
+@pytest.mark.parametrize(
+    ("name", "n_least"), list(zip(DEMO, (24, 24, 24, 20, 12, 10), strict=True))
+)
 def test_the_demo_ships_whole(name: str, n_least: int) -> None:
     task = tasks.load_task(name)
     examples = tasks.load_examples(task, Options(), seed=0)
@@ -338,6 +544,32 @@ def test_the_demo_ships_whole(name: str, n_least: int) -> None:
         for example in examples:
             question = str(example.prompt).lower()
             assert any(reference.lower() in question for reference in example.references)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize("name", ["demo_grading", "demo_ranking"])
+def test_the_demos_judge_completes_a_text(name: str, chat: bool) -> None:
+    task = tasks.load_task(name)
+    examples = tasks.load_examples(task, Options(chat=chat), seed=0)
+    for example in examples:
+        for prompt in filter(None, (example.prompt, example.second_prompt)):
+            assert isinstance(prompt, str)
+            assert prompt.startswith(f"{SYSTEM_LINE}\n\n")
+            assert prompt.endswith("\nFeedback:")
+            assert prompt.count("[RESULT] ") == 5  # the worked examples, one for each score
+    assert task.sampling.stop == ("\n",)
+    prompts = {p for e in examples for p in (e.prompt, e.second_prompt) if p is not None}
+    assert len(prompts) == len(examples) * (2 if name == "demo_ranking" else 1)
+
+
+def test_the_demos_ratings_and_preferences_are_of_all_kinds() -> None:
+    grading = tasks.load_examples(tasks.load_task("demo_grading"), Options(), seed=0)
+    assert {rating for e in grading for rating in e.reference_ratings} == {1, 2, 3, 4, 5}
+    assert {len(e.reference_ratings) for e in grading} == {2}
+    assert min(Counter(e.cluster for e in grading).values()) >= 3
+    ranking = tasks.load_examples(tasks.load_task("demo_ranking"), Options(), seed=0)
+    assert Counter(e.preferred for e in ranking) == {"a": 5, "b": 5, "tie": 2}
+    assert {e.group for e in ranking} == {"facts", "advice", "writing"}
 
 
 def test_demo_choice_has_groups_and_various_numbers_of_choices() -> None:
