@@ -14,8 +14,8 @@ and "3 out of 5" on a scale to 5, "Score 3", 3.0, decimal digits of any one scri
 may mean another value is refused: 2.5, "3-4", "3 or 4", "3/10", "~3", "3+", "3?", number words,
 Roman numerals, text after the number on any line. Nothing is rounded, clamped or filled in.
 
-Where the output was cut at its token limit, a number may go on (1 of 10, 3 of 3.5): it counts only
-if a bracket or an emphasis mark closes it.
+Where the output was cut at its token limit nothing counts: a number may go on (1 of 10, 3 of 3.5),
+and what looks like the end may be the middle of a rubric or a response that the judge repeats.
 
 The tables of accepted and refused forms in tests/unit/test_judging.py are the whole of it. Reading
 takes linear time and never raises, whatever the text.
@@ -73,7 +73,6 @@ _QUOTES = (
     *(('"', '"'), ("'", "'"), ("`", "`")),
     *(("\u201c", "\u201d"), ("\u2018", "\u2019"), ("«", "»")),
 )
-_CLOSERS = tuple(")]}\uff09*_~`\"'\u201d\u2019»")
 _PAIRS = {"(": ")", "[": "]", "{": "}", "\\boxed{": "}"}
 _END_TOKEN = re.compile(r"(?:</s>|<eos>|<end_of_turn>|<\|\w{1,24}\|>|\[/result\]|\[end\])\Z", re.I)
 _FEEDBACK = re.compile(r"[\"\u201c#*_\s]{0,8}feedback[*_\s]{0,4}[:\uff1a][*_\s]{0,4}", re.I)
@@ -169,12 +168,9 @@ def _is_one_script(digits: str) -> bool:
 
 def _read(text: str, slot: Slot[Value], *, words: tuple[str, ...], is_cut: bool) -> Verdict[Value]:
     said = _unwrapped(text)
-    verdict = _from_json(said, slot, words)
-    if verdict is None:
-        verdict = _from_marker(said, slot, words)
-    if is_cut and (verdict.reason == "no verdict" or not said.endswith(_CLOSERS)):
+    if is_cut:
         return Verdict(None, _feedback(said), "cut at max tokens")
-    return verdict
+    return _from_json(said, slot, words) or _from_marker(said, slot, words)
 
 
 def _unwrapped(text: str) -> str:

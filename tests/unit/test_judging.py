@@ -334,29 +334,26 @@ def test_feedback_is_what_stands_before_the_verdict(output: str, feedback: str) 
 
 
 @pytest.mark.parametrize(
-    ("output", "value", "reason"),
+    "output",
     [
-        ("It is sho", None, "cut at max tokens"),
-        ("", None, "cut at max tokens"),
-        ("Short. [RESULT]", None, "cut at max tokens"),
-        ("Short. [RESULT] 3", None, "cut at max tokens"),  # 3.5?
-        ("Short. [RESULT] 3.", None, "cut at max tokens"),
-        ("Short. [RESULT] 3/5", None, "cut at max tokens"),
-        ("Short. [RESULT] 10", None, "cut at max tokens"),
-        ("Short. [RESULT] 3\n\nI ho", None, "cut at max tokens"),
-        ('{"score": 3', None, "cut at max tokens"),
-        ("Short. [RESULT] (3)", 3, None),
-        ("**[RESULT] 3**", 3, None),
-        ("Short. [RESULT: 3]", 3, None),
-        ('{"score": 3}', 3, None),
-        ("Short. [RESULT] (10)", None, "out of range"),
+        "It is sho",
+        "",
+        "Short. [RESULT]",
+        "Short. [RESULT] 3",  # 3.5?
+        "Short. [RESULT] 3.",
+        "Short. [RESULT] 3/5",
+        "Short. [RESULT] 10",
+        "Short. [RESULT] 3\n\nI ho",
+        '{"score": 3',
+        "Short. [RESULT] (3)",  # the end of a copied response?
+        "**[RESULT] 3**",
+        '{"score": 3}',
+        "Short. [RESULT] (10)",
     ],
 )
-def test_a_cut_output_counts_only_where_its_verdict_is_closed(
-    output: str, value: int | None, reason: str | None
-) -> None:
+def test_a_cut_output_has_no_verdict(output: str) -> None:
     verdict = read_score(output, is_cut=True)
-    assert (verdict.value, verdict.reason) == (value, reason)
+    assert (verdict.value, verdict.reason) == (None, "cut at max tokens")
 
 
 def test_other_scales() -> None:
@@ -440,7 +437,7 @@ def test_choices_are_those_offered() -> None:
     assert read_choice('{"winner": "b"}').value == "B"
     assert read_choice('{"winner": "A and B"}').reason == "no verdict"
     assert read_choice("[RESULT] A", is_cut=True).reason == "cut at max tokens"
-    assert read_choice("[RESULT] (A)", is_cut=True).value == "A"
+    assert read_choice("[RESULT] (A)", is_cut=True).reason == "cut at max tokens"
     for labels in (("A", "a"), ("A", "A or B"), ("",)):
         with pytest.raises(ValueError, match="labels"):
             read_choice("[RESULT] A", labels)
