@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 import raveval
+from raveval.judging import read_score
 
 pytestmark = [pytest.mark.model, pytest.mark.ray, pytest.mark.timeout(600)]
 
@@ -38,7 +39,8 @@ def vllm_run(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     )
     assert run.returncode == 0, run.stderr
     assert "Traceback" not in run.stderr
-    assert "| demo_choice |" in run.stdout
+    for task in ("choice", "qa", "text", "grading", "ranking"):
+        assert f"| demo_{task} " in run.stdout
     assert str(directory / "results.json") in run.stdout
     return directory
 
@@ -47,8 +49,9 @@ def vllm_run(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def reference_run(
     demo_model: Path, tmp_path_factory: pytest.TempPathFactory, cluster: None
 ) -> Path:
-    """The same on transformers."""
+    """The same on transformers, but for the judge: its words are drawn, and each draws its own."""
     config = yaml.safe_load(DEMO.read_text())
+    config["evaluate"]["tasks"] = ["demo_choice", "demo_qa", "demo_text"]
     config["evaluate"]["engine"] = "transformers"
     config["run"]["output"] = str(tmp_path_factory.mktemp("demo") / "transformers")
     raveval.run(config)
@@ -58,7 +61,7 @@ def reference_run(
 def test_all_numbers_are_there(vllm_run: Path) -> None:
     content = json.loads((vllm_run / "results.json").read_text())
     found = {name: task["metrics"] for name, task in content["tasks"].items()}
-    assert list(found) == ["demo_choice", "demo_qa", "demo_text"]
+    assert list(found) == ["demo_choice", "demo_qa", "demo_text", "demo_grading", "demo_ranking"]
     for metrics in found.values():
         for name, estimate in metrics.items():
             assert (estimate["value"] is None) == (estimate["reason"] is not None), name
@@ -78,6 +81,42 @@ def test_the_model_knows_something(vllm_run: Path) -> None:
     assert chance is not None
     assert accuracy.low > chance
     assert (tasks["demo_qa"].metrics["f1"].value or 0) > 0.3
+
+
+@pytest.mark.parametrize("task", ["demo_grading", "demo_ranking"])
+def test_every_word_of_the_judge_is_accounted_for(vllm_run: Path, task: str) -> None:
+    rows = records(vllm_run, task)
+    said: dict[str, list[Any]] = {}
+    for file in (vllm_run / "replies" / task).glob("*.parquet"):
+        for reply in pq.read_table(file, partitioning=None).to_pylist():
+            said.setdefault(reply["id"], []).append(json.loads(reply["reply"]))
+    assert said.keys() == rows.keys()
+    n_refused = 0
+    for id, row in rows.items():
+        verdicts = [read_score(r["text"], is_cut=r["finish_reason"] == "length") for r in said[id]]
+        scores = row["rating"] if task == "demo_grading" else row["scores_a"] + row["scores_b"]
+        assert row["status"] == "ok"
+        assert row["n_attempts"] == len(verdicts)
+        assert sorted(v.value for v in verdicts if v.value) == sorted(s for s in scores if s)
+        assert sorted(v.reason for v in verdicts if v.reason) == sorted(row["refused"])
+        n_refused += len(row["refused"])
+    n_attempts = sum(row["n_attempts"] for row in rows.values())
+    assert 0 < n_refused < n_attempts / 2  # a small model, but most of its lines hold a score
+    found = raveval.load_results(vllm_run).tasks[task]
+    assert found.notes["attempts"] == n_attempts
+    refusals = {key: n for key, n in found.notes.items() if key.startswith("refused_")}
+    assert sum(refusals.values()) == n_refused
+
+
+def test_the_judge_is_asked_in_both_ways(vllm_run: Path) -> None:
+    graded, ranked = (records(vllm_run, f"demo_{name}") for name in ("grading", "ranking"))
+    assert {len(row["rating"]) for row in graded.values()} == {3}
+    for row in ranked.values():
+        a, b = row["scores_a"][-1], row["scores_b"][-1]
+        assert row["verdict"] == ("tie" if a == b else "a" if a > b else "b")
+        assert (row["n_rounds"] == 1) or (row["preferred"] != "tie")
+    metrics = raveval.load_results(vllm_run).tasks["demo_grading"].metrics
+    assert (metrics["reference_pearson"].value or 0) > 0.8  # of the raters, whom no model moves
 
 
 def test_choices_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:
