@@ -12,11 +12,12 @@ import pytest
 import yaml
 
 import raveval
-from raveval.judging import read_score
+from raveval.judging import read_choice, read_score
 
 pytestmark = [pytest.mark.model, pytest.mark.ray, pytest.mark.timeout(600)]
 
 DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
+TASKS = ("choice", "qa", "text", "grading", "ranking", "pairs")
 SUM_NATS = 1e-3
 """Tolerance of a summed log-likelihood: float32 kernels of two libraries, some hundred tokens."""
 
@@ -39,7 +40,7 @@ def vllm_run(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     )
     assert run.returncode == 0, run.stderr
     assert "Traceback" not in run.stderr
-    for task in ("choice", "qa", "text", "grading", "ranking"):
+    for task in TASKS:
         assert f"| demo_{task} " in run.stdout
     assert str(directory / "results.json") in run.stdout
     return directory
@@ -61,7 +62,7 @@ def reference_run(
 def test_all_numbers_are_there(vllm_run: Path) -> None:
     content = json.loads((vllm_run / "results.json").read_text())
     found = {name: task["metrics"] for name, task in content["tasks"].items()}
-    assert list(found) == ["demo_choice", "demo_qa", "demo_text", "demo_grading", "demo_ranking"]
+    assert list(found) == [f"demo_{task}" for task in TASKS]
     for metrics in found.values():
         for name, estimate in metrics.items():
             assert (estimate["value"] is None) == (estimate["reason"] is not None), name
@@ -83,7 +84,16 @@ def test_the_model_knows_something(vllm_run: Path) -> None:
     assert (tasks["demo_qa"].metrics["f1"].value or 0) > 0.3
 
 
-@pytest.mark.parametrize("task", ["demo_grading", "demo_ranking"])
+def verdicts(task: str, row: dict[str, Any]) -> list[Any]:
+    """What the judge's readable lines say, by an example's record."""
+    if task == "demo_grading":
+        return [score for score in row["rating"] if score is not None]
+    if task == "demo_ranking":
+        return [*row["scores_a"], *row["scores_b"]]
+    return [row["verdict"].upper(), {"a": "B", "b": "A"}[row["verdict_swapped"]]]
+
+
+@pytest.mark.parametrize("task", ["demo_grading", "demo_ranking", "demo_pairs"])
 def test_every_word_of_the_judge_is_accounted_for(vllm_run: Path, task: str) -> None:
     rows = records(vllm_run, task)
     said: dict[str, list[Any]] = {}
@@ -93,12 +103,12 @@ def test_every_word_of_the_judge_is_accounted_for(vllm_run: Path, task: str) -> 
     assert said.keys() == rows.keys()
     n_refused = 0
     for id, row in rows.items():
-        verdicts = [read_score(r["text"], is_cut=r["finish_reason"] == "length") for r in said[id]]
-        scores = row["rating"] if task == "demo_grading" else row["scores_a"] + row["scores_b"]
+        read: Any = read_choice if task == "demo_pairs" else read_score
+        lines = [read(each["text"], is_cut=each["finish_reason"] == "length") for each in said[id]]
         assert row["status"] == "ok"
-        assert row["n_attempts"] == len(verdicts)
-        assert sorted(v.value for v in verdicts if v.value) == sorted(s for s in scores if s)
-        assert sorted(v.reason for v in verdicts if v.reason) == sorted(row["refused"])
+        assert row["n_attempts"] == len(lines)
+        assert sorted(v.value for v in lines if v.value) == sorted(verdicts(task, row))
+        assert sorted(v.reason for v in lines if v.reason) == sorted(row["refused"])
         n_refused += len(row["refused"])
     n_attempts = sum(row["n_attempts"] for row in rows.values())
     assert 0 < n_refused < n_attempts / 2  # a small model, but most of its lines hold a score
@@ -115,8 +125,10 @@ def test_the_judge_is_asked_in_both_ways(vllm_run: Path) -> None:
         a, b = row["scores_a"][-1], row["scores_b"][-1]
         assert row["verdict"] == ("tie" if a == b else "a" if a > b else "b")
         assert (row["n_rounds"] == 1) or (row["preferred"] != "tie")
-    metrics = raveval.load_results(vllm_run).tasks["demo_grading"].metrics
-    assert (metrics["reference_pearson"].value or 0) > 0.8  # of the raters, whom no model moves
+    tasks = raveval.load_results(vllm_run).tasks
+    ceiling = tasks["demo_grading"].metrics["reference_pearson"].value
+    assert (ceiling or 0) > 0.8  # of the raters, whom no model moves
+    assert tasks["demo_pairs"].metrics["position_consistency"].n == 12
 
 
 def test_choices_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:

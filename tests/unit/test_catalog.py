@@ -16,7 +16,7 @@ from raveval.types import Example, Message
 
 DEMO = (
     *("demo_choice", "demo_entailment", "demo_qa", "demo_text"),
-    *("demo_grading", "demo_ranking"),
+    *("demo_grading", "demo_ranking", "demo_pairs"),
 )
 
 # One row as the hub's dataset has it, and what has to become of it: prompt (of a document: text),
@@ -529,7 +529,7 @@ def test_squad_clusters_are_the_passages(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "n_least"), list(zip(DEMO, (24, 24, 24, 20, 12, 10), strict=True))
+    ("name", "n_least"), list(zip(DEMO, (24, 24, 24, 20, 12, 10, 10), strict=True))
 )
 def test_the_demo_ships_whole(name: str, n_least: int) -> None:
     task = tasks.load_task(name)
@@ -547,8 +547,10 @@ def test_the_demo_ships_whole(name: str, n_least: int) -> None:
 
 
 @pytest.mark.parametrize("chat", [False, True])
-@pytest.mark.parametrize("name", ["demo_grading", "demo_ranking"])
-def test_the_demos_judge_completes_a_text(name: str, chat: bool) -> None:
+@pytest.mark.parametrize(
+    ("name", "n_shown"), [("demo_grading", 5), ("demo_ranking", 5), ("demo_pairs", 4)]
+)
+def test_the_demos_judge_completes_a_text(name: str, n_shown: int, chat: bool) -> None:
     task = tasks.load_task(name)
     examples = tasks.load_examples(task, Options(chat=chat), seed=0)
     for example in examples:
@@ -556,10 +558,10 @@ def test_the_demos_judge_completes_a_text(name: str, chat: bool) -> None:
             assert isinstance(prompt, str)
             assert prompt.startswith(f"{SYSTEM_LINE}\n\n")
             assert prompt.endswith("\nFeedback:")
-            assert prompt.count("[RESULT] ") == 5  # the worked examples, one for each score
+            assert prompt.count("[RESULT] ") == n_shown  # the worked examples
     assert task.sampling.stop == ("\n",)
     prompts = {p for e in examples for p in (e.prompt, e.second_prompt) if p is not None}
-    assert len(prompts) == len(examples) * (2 if name == "demo_ranking" else 1)
+    assert len(prompts) == len(examples) * (1 if name == "demo_grading" else 2)
 
 
 def test_the_demos_ratings_and_preferences_are_of_all_kinds() -> None:
