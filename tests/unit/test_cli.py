@@ -367,7 +367,9 @@ class TestMeasure:
         assert "2 rows" in result.stdout
 
     def test_prints_json(self, predictions):
-        arguments = ("squad", predictions, predictions, "--map", "prediction=output.text")
+        again = predictions.with_name("again.jsonl")
+        again.write_bytes(predictions.read_bytes())
+        arguments = ("squad", predictions, again, "--map", "prediction=output.text")
         result = invoke("measure", *arguments, "--json")
         content = json.loads(result.stdout)
         assert content["exact_match"]["value"] == 0.5
