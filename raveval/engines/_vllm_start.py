@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -84,6 +85,9 @@ class EngineLog:
                 in_traceback = False
                 found[line] = None
         return "; ".join(list(found)[:3]) or None
+
+
+_UNSEARCHABLE = "llvmlite.binding.ffi"
 
 
 def check_torchvision() -> None:
@@ -159,6 +163,7 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
         if mode == "auto":
             mode = "in_process" if on_cpu and options.tensor_parallel_size == 1 else "async"
         if on_cpu:
+            _hide_llvmlite()
             n = max(n_threads() // options.tensor_parallel_size, 1)  # a process each
             os.environ["OMP_NUM_THREADS"] = str(n)
             importlib.import_module("torch").set_num_threads(n)
@@ -170,6 +175,30 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # async: 2 processes, not 3
         config = _configure(model, options, max_model_len=max_model_len)
         return Launched(_run(config, mode), config, mode)
+
+
+def _hide_llvmlite() -> None:
+    """Let vLLM start where numba is loaded already.
+
+    On CPUs vLLM looks for its kernels among the attributes of all loaded modules, and one of
+    llvmlite's, which answers any name with a function, breaks the search.
+    """
+    with contextlib.suppress(ImportError, AttributeError):
+        dispatcher: Any = importlib.import_module("vllm.triton_utils.dispatcher")
+        rebind = dispatcher._rebind_kernels
+        if getattr(rebind, "hides_llvmlite", False):
+            return
+
+        def rebind_without(overrides: Any) -> None:
+            hidden = sys.modules.pop(_UNSEARCHABLE, None)
+            try:
+                rebind(overrides)
+            finally:
+                if hidden is not None:
+                    sys.modules[_UNSEARCHABLE] = hidden
+
+        rebind_without.hides_llvmlite = True  # type: ignore[attr-defined]
+        dispatcher._rebind_kernels = rebind_without
 
 
 def _on_cpu() -> bool:

@@ -8,6 +8,7 @@ numbers are equal.
 
 import asyncio
 import gc
+import importlib
 import json
 import logging
 import math
@@ -87,6 +88,8 @@ class Measured:
 
 @pytest.fixture(scope="module")
 def model(demo_model):
+    # Metrics may have loaded numba before an engine starts, and vLLM's start on CPUs trips over it.
+    importlib.import_module("llvmlite.binding.ffi")
     return ModelRef(path=str(demo_model), max_model_len=CONTEXT)
 
 

@@ -141,7 +141,7 @@ def metric(request: pytest.FixtureRequest) -> Metric[Any]:
 
 
 @pytest.mark.parametrize("name", METRICS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(data=st.data(), seed=st.integers(0, 2**32))
 def test_any_sharding_order_and_tree_gives_the_same_bits(name: str, data: st.DataObject, seed: int):
     metric = load_metric(name)
@@ -160,7 +160,7 @@ def test_any_sharding_order_and_tree_gives_the_same_bits(name: str, data: st.Dat
 
 
 @pytest.mark.parametrize("name", METRICS)
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=20, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_a_state_survives_json_and_changes_nothing(name: str, data: st.DataObject):
     metric = load_metric(name)
@@ -184,7 +184,7 @@ def test_a_state_survives_json_and_changes_nothing(name: str, data: st.DataObjec
 
 
 @pytest.mark.parametrize("name", METRICS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_estimates_are_strict_and_consistent(name: str, data: st.DataObject):
     metric = load_metric(name)
@@ -204,7 +204,7 @@ def test_estimates_are_strict_and_consistent(name: str, data: st.DataObject):
 
 
 @pytest.mark.parametrize("name", METRICS)
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_contributions_add_up_to_the_estimates(name: str, data: st.DataObject):
     metric = load_metric(name)
