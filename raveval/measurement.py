@@ -7,7 +7,7 @@ any size can be measured, in any order, to the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -21,7 +21,6 @@ from raveval.evaluate import POOLED, load_metric
 from raveval.metrics import Metric
 from raveval.metrics._averages import macro_averages
 from raveval.metrics._clusters import CLUSTER
-from raveval.metrics._columns import conform, describe
 from raveval.metrics._merging import Merging
 from raveval.prediction_files import (
     ABSENT,
@@ -32,15 +31,13 @@ from raveval.prediction_files import (
     read_squad,
     table_rows,
 )
+from raveval.prediction_tables import GROUP, first_failing, missing_field, table_of
 from raveval.types import Estimate, Status
 
 Source: TypeAlias = pa.Table | str | Path | Sequence[str | Path]
 """A table in memory, or files of predictions (JSON Lines, JSON or Parquet), or folders of them."""
 
-GROUP = pa.field("group", pa.string())
-
 _STATUS = "status"
-_LABELS = (GROUP.name, CLUSTER.name)
 _MOST_GROUPS = 1000
 _SQUAD_COLUMNS = {"prediction", "references"}
 
@@ -252,7 +249,7 @@ def _scored(rows: Rows, mapping: Mapping[str, str], notes: dict[str, int]) -> Ro
     path = mapping.get(_STATUS, _STATUS)
     values = rows.values(path)
     if values is None and _STATUS in mapping:
-        raise _missing(rows, 0, _STATUS, path)
+        raise missing_field(rows, 0, _STATUS, path)
     if values is None:
         return rows
     if isinstance(values, pa.StringArray | pa.LargeStringArray):
@@ -260,7 +257,7 @@ def _scored(rows: Rows, mapping: Mapping[str, str], notes: dict[str, int]) -> Ro
     kept: list[int] = []
     for index, value in enumerate(values.to_pylist() if isinstance(values, pa.Array) else values):
         if value is ABSENT and _STATUS in mapping:
-            raise _missing(rows, index, _STATUS, path)
+            raise missing_field(rows, index, _STATUS, path)
         if value is ABSENT or value is None or _is_scored(value, rows, index):
             kept.append(index)
         else:
@@ -301,7 +298,7 @@ def _add(
     notes: dict[str, int],
 ) -> None:
     """Add rows to the pooled state and to those of their groups; count those without a group."""
-    table = _table(plugin, rows, mapping, constants)
+    table = table_of(plugin, rows, mapping, constants)
     _update(plugin, states[POOLED], table, rows)
     if GROUP.name not in table.column_names:
         notes["without_group"] = notes.get("without_group", 0) + len(table)
@@ -336,103 +333,9 @@ def _update(plugin: Metric[Any], state: Merging, table: pa.Table, rows: Rows) ->
     try:
         state.update(table)
     except DataError:
-        index = _first_failing(lambda n: plugin.update(plugin.init(), table.slice(0, n)), len(rows))
+        index = first_failing(lambda n: plugin.update(plugin.init(), table.slice(0, n)), len(rows))
         try:
             plugin.update(plugin.init(), table.slice(index, 1))
         except DataError as exc:
             raise DataError(f"{rows.place(index)}: {exc}") from exc
         raise
-
-
-def _first_failing(take: Callable[[int], object], n: int) -> int:
-    """Return the row with which the first rows fail; all `n` together do."""
-    low, high = 0, n  # the first `low` rows pass, the first `high` fail
-    while high - low > 1:
-        middle = (low + high) // 2
-        try:
-            take(middle)
-            low = middle
-        except DataError:
-            high = middle
-    return low
-
-
-def _table(
-    plugin: Metric[Any], rows: Rows, mapping: Mapping[str, str], constants: Mapping[str, Any]
-) -> pa.Table:
-    """Return the metric's columns, typed; an optional one that no row has is left out."""
-    arrays: dict[str, pa.Array] = {}
-    for column in (*plugin.columns, GROUP):
-        if column.name in constants:
-            arrays[column.name] = _constant(constants[column.name], column, len(rows))
-            continue
-        path = mapping.get(column.name, column.name)
-        values = rows.values(path)
-        is_required = column.name in plugin.needs or column.name in mapping
-        if values is None and is_required:
-            raise _missing(rows, 0, column.name, path)
-        if values is None:
-            continue
-        if not isinstance(values, pa.Array):
-            absent = [index for index, value in enumerate(values) if value is ABSENT]
-            if absent and is_required:
-                raise _missing(rows, absent[0], column.name, path)
-            values = [None if value is ABSENT else value for value in values]
-        if column.name in _LABELS:
-            values = _as_labels(values)
-        arrays[column.name] = _typed(values, column, rows, path)
-    return pa.table(arrays)
-
-
-def _as_labels(values: Sequence[Any] | pa.Array) -> Sequence[Any] | pa.Array:
-    """Return whole numbers as the texts that name them; anything else as it is."""
-    if isinstance(values, pa.Array):
-        return values.cast(pa.string()) if pa.types.is_integer(values.type) else values
-    return [str(value) if type(value) is int else value for value in values]
-
-
-def _constant(value: Any, field: pa.Field, n: int) -> pa.Array:
-    try:
-        return _as_array([value] * n, field)
-    except DataError as exc:
-        raise ConfigError(f"the value given for column {field.name!r}: {exc}") from exc
-
-
-def _missing(rows: Rows, index: int, name: str, path: str) -> DataError:
-    present = rows.keep([index]).fields()
-    return DataError(
-        f"{rows.place(index)}: no field {path!r} for the metric's column {name!r}; "
-        f"fields present: {', '.join(present)}. Name the right one with "
-        f"--map {name}=FIELD (in Python: columns={{{name!r}: FIELD}})"
-    )
-
-
-def _typed(values: Sequence[Any] | pa.Array, field: pa.Field, rows: Rows, path: str) -> pa.Array:
-    try:
-        return _as_array(values, field)
-    except DataError as whole:
-        index = _first_failing(lambda n: _as_array(values[:n], field), len(rows))
-        try:
-            _as_array(values[index : index + 1], field)
-        except DataError as exc:
-            raise DataError(f"{rows.place(index)}: field {path!r} as {exc}") from exc
-        raise DataError(f"{rows.place(index)}: field {path!r} as {whole}") from whole
-
-
-def _holds_boolean(value: object) -> bool:
-    return isinstance(value, bool) or (
-        isinstance(value, list) and any(isinstance(element, bool) for element in value)
-    )
-
-
-def _as_array(values: Sequence[Any] | pa.Array, field: pa.Field) -> pa.Array:
-    if isinstance(values, pa.Array):
-        return conform(values, field)
-    if not pa.types.is_boolean(field.type) and any(map(_holds_boolean, values)):
-        # Arrow would read a true among numbers as 1.
-        raise DataError(f"{field.name}: expected {describe(field.type)}, found a boolean")
-    try:
-        found = pa.array([None if value is ABSENT else value for value in values])
-    except (pa.ArrowException, OverflowError, UnicodeError) as exc:
-        raise DataError(f"{field.name}: {exc}") from exc
-    return conform(found, field)
