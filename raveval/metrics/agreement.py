@@ -22,6 +22,9 @@ samples with their mean; `*_denominator` declares the grid they are on):
   different pairs the delta method's error, "normal95"). None where it would have no width, for
   fewer than 4 rows, and where more than one replicate in 20 is undefined.
 
+Kappa's and alpha's intervals are those of many rows, and too narrow for few: of independent raters'
+quadratic kappa they held 73 % at 4 rows and 84 % at 10, of nominal alpha 81 and 89 %.
+
 `n` counts the rows with both ratings; others are left out and counted in the notes. Undefined:
 "n=0"; "no valid example" where no row has both; "constant" for kappa and alpha where there is only
 one rating to be seen; "non-finite" where an infinite rating has no distance (equality and ranks
