@@ -20,9 +20,11 @@ from raveval.errors import DataError
 from raveval.evaluate import load_metric
 from raveval.metrics import Contribution
 from raveval.metrics import _intervals as intervals
-from raveval.metrics._cluster_sums import ClusterSums, Column, sum_by
+from raveval.metrics._cluster_sums import EMPTY, ClusterSums, Column, sum_by
 from raveval.metrics._clusters import Clustered
 from raveval.metrics._merging import merged
+
+ONES, TWOS = Column(np.array([1, 1])), Column(np.array([2, 2]))
 
 
 def choices(correct: list[bool], clusters: list[Any], n_choices: int = 4) -> pa.Table:
@@ -255,6 +257,22 @@ def test_sums_are_those_of_fractions(rows: list[tuple[int, float, int]], cut: in
         assert Fraction(x_sum, 1 << x_bits) == sum((Fraction(row[1]) for row in mine), Fraction(0))
         assert Fraction(u_sum, 1 << u_bits) == sum(row[2] for row in mine)
     assert total == parts[1] + parts[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "is_equal"),
+    [
+        (ClusterSums(np.array([1, 2], np.uint64), Column(np.array([6, 10]), 1), ONES), True),
+        (ClusterSums(np.array([1, 3], np.uint64), Column(np.array([3, 5])), ONES), False),
+        (ClusterSums(np.array([1, 2], np.uint64), Column(np.array([3, 4])), ONES), False),
+        (ClusterSums(np.array([1, 2], np.uint64), Column(np.array([3, 5]), 1), ONES), False),
+        (ClusterSums(np.array([1, 2], np.uint64), Column(np.array([3, 5])), TWOS), False),
+        (EMPTY, False),
+    ],
+)
+def test_sums_are_equal_as_numbers_whatever_their_units(other: ClusterSums, is_equal: bool):
+    sums = ClusterSums(np.array([1, 2], np.uint64), Column(np.array([3, 5])), ONES)
+    assert (sums == other) is is_equal
 
 
 def test_merging_many_shards_costs_little_more_than_their_rows():
