@@ -15,16 +15,22 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from raveval.metrics import Contribution, Json
-from raveval.metrics._exact import SCALE_BITS, Doubles, Integers, decompose
+from raveval.metrics._exact import (
+    N_EXPONENTS,
+    ROWS_AT_ONCE,
+    SCALE_BITS,
+    WORD_BITS,
+    Doubles,
+    Integers,
+    decompose,
+    word_sums,
+)
 from raveval.metrics._state import StateReader, write_integer
 
 Keys = NDArray[np.uint64]
 Wholes = NDArray[Any]
 """Integers: int64 where they surely fit, Python's where not."""
 
-_LOW_BITS = 32
-_ROWS_AT_ONCE = 1 << 20  # 2^20 halves below 2^32 stay below the 2^53 that bincount adds exactly
-_SHIFT_BITS = 11  # a double has fewer than 2^11 exponents
 _EXACT = 2.0**53  # doubles below it add exactly where they are whole
 _FITS = 1 << 62  # the sum of two such integers fits in int64
 _MOST_KEY = (1 << 64) - 1
@@ -135,18 +141,15 @@ def _column(places: Integers, values: Doubles, n: int) -> Column:
     mantissa, shift = decompose(values)
     lowest = int(min(shift[mantissa != 0].min(initial=SCALE_BITS), SCALE_BITS))
     totals = [0] * n
-    for start in range(0, len(values), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
-        groups, of_row = np.unique((places[rows] << _SHIFT_BITS) + shift[rows], return_inverse=True)
-        low = np.bincount(of_row, mantissa[rows] & ((1 << _LOW_BITS) - 1)).astype(np.int64)
-        high = np.bincount(of_row, mantissa[rows] >> _LOW_BITS).astype(np.int64)
-        for group, low_sum, high_sum in zip(
-            groups.tolist(), low.tolist(), high.tolist(), strict=True
-        ):
-            total = low_sum + (high_sum << _LOW_BITS)
+    for start in range(0, len(values), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
+        groups, of_row = np.unique(places[rows] * N_EXPONENTS + shift[rows], return_inverse=True)
+        words = word_sums(mantissa[rows], of_row, len(groups)).tolist()
+        for group, (low, high) in zip(groups.tolist(), words, strict=True):
+            place, of_group = divmod(group, N_EXPONENTS)
+            total = low + (high << WORD_BITS)
             if total:
-                finer = (group & ((1 << _SHIFT_BITS) - 1)) - lowest
-                totals[group >> _SHIFT_BITS] += total << finer
+                totals[place] += total << (of_group - lowest)
     return Column(np.array(totals, object), SCALE_BITS - lowest)
 
 

@@ -28,8 +28,8 @@ SCALE_BITS = 1074
 """An exact sum `s` of doubles stands for s * 2^-1074."""
 
 _MANTISSA_BITS = 52
-_WORD_BITS = 32
-_ROWS_AT_ONCE = 1 << 20  # 2^20 words below 2^32 stay below the 2^53 that bincount adds exactly
+WORD_BITS = 32
+ROWS_AT_ONCE = 1 << 20  # 2^20 words below 2^32 stay below the 2^53 that bincount adds exactly
 N_EXPONENTS = 1 << 11
 N_PRODUCT_SHIFTS = 2 * N_EXPONENTS
 
@@ -67,8 +67,8 @@ def exact_sum(values: Doubles) -> int:
     True
     """
     total = 0
-    for start in range(0, len(values), _ROWS_AT_ONCE):
-        part = np.ascontiguousarray(values[start : start + _ROWS_AT_ONCE], np.float64)
+    for start in range(0, len(values), ROWS_AT_ONCE):
+        part = np.ascontiguousarray(values[start : start + ROWS_AT_ONCE], np.float64)
         bits = part.view(np.int64)
         is_large = kernels.is_worthwhile(len(bits))
         table = kernels.sum_doubles(bits, N_EXPONENTS) if is_large else plain_sum_doubles(bits)
@@ -84,8 +84,16 @@ def plain_sum_doubles(bits: Integers) -> Integers | None:
     if parts is None:
         return None
     mantissa, shift = parts
-    low, high = mantissa & ((1 << _WORD_BITS) - 1), mantissa >> _WORD_BITS
-    sums = [np.bincount(shift, word, minlength=N_EXPONENTS) for word in (low, high)]
+    return word_sums(mantissa, shift, N_EXPONENTS)
+
+
+def word_sums(mantissas: Integers, places: Integers, n_places: int) -> Integers:
+    """Return the sums of the words at each place, the lower ones first; shape `(n_places, 2)`.
+
+    Exact for at most ROWS_AT_ONCE mantissas.
+    """
+    low, high = mantissas & ((1 << WORD_BITS) - 1), mantissas >> WORD_BITS
+    sums = [np.bincount(places, word, minlength=n_places) for word in (low, high)]
     return np.stack(sums, axis=1).astype(np.int64)
 
 
@@ -99,7 +107,7 @@ def fold(table: Integers) -> int:
     for shift in np.flatnonzero(table.any(axis=1)).tolist():
         row = 0
         for word in reversed(table[shift].tolist()):
-            row = (row << _WORD_BITS) + word
+            row = (row << WORD_BITS) + word
         total += row << shift
     return total
 
@@ -110,15 +118,15 @@ def exact_integer_sum(values: Integers) -> int:
     >>> exact_integer_sum(np.array([2**62, 2**62, 2**62])) == 3 * 2**62
     True
     """
-    low, high = values & ((1 << _WORD_BITS) - 1), values >> _WORD_BITS
-    return int(low.sum()) + (int(high.sum()) << _WORD_BITS)
+    low, high = values & ((1 << WORD_BITS) - 1), values >> WORD_BITS
+    return int(low.sum()) + (int(high.sum()) << WORD_BITS)
 
 
 def sum_products(a: Integers, b: Integers, a_shift: Integers, b_shift: Integers) -> int:
     """Return the sum of a * 2^a_shift * b * 2^b_shift, exactly."""
     total = 0
-    for start in range(0, len(a), _ROWS_AT_ONCE):
-        rows = slice(start, start + _ROWS_AT_ONCE)
+    for start in range(0, len(a), ROWS_AT_ONCE):
+        rows = slice(start, start + ROWS_AT_ONCE)
         parts = (a[rows], b[rows], a_shift[rows], b_shift[rows])
         is_large = kernels.is_worthwhile(len(parts[0]))
         add = kernels.sum_products if is_large else plain_sum_products
@@ -130,7 +138,7 @@ def plain_sum_products(
     a: Integers, b: Integers, a_shift: Integers, b_shift: Integers, n_shifts: int
 ) -> Integers:
     """Return the sums of the products' words by shift, by numpy alone; at most 2^20 rows."""
-    mask, bits = np.uint64((1 << _WORD_BITS) - 1), np.uint64(_WORD_BITS)
+    mask, bits = np.uint64((1 << WORD_BITS) - 1), np.uint64(WORD_BITS)
     u, v = np.abs(a).view(np.uint64), np.abs(b).view(np.uint64)
     u0, u1, v0, v1 = u & mask, u >> bits, v & mask, v >> bits
     # Schoolbook multiplication; no sum reaches 2^64.
