@@ -198,7 +198,7 @@ def _plan_task(
     protocol = load_protocol(task.protocol)
     metrics = tuple(entry.metrics or task.metrics or protocol.METRICS)
     _check_metrics(name, metrics, protocol)
-    chat = protocol.ASKS_A_JUDGE and encoder.has_chat_template
+    chat = protocol.PREFERS_CHAT and encoder.has_chat_template
     if evaluate.chat is not None:
         chat = evaluate.chat
     options = tasks.Options(

@@ -18,7 +18,7 @@ from raveval.engines import Capability
 from raveval.types import Answers, Example, Failure, Reply, Request, Sampling, Status
 
 Ask = Callable[[Request], Awaitable[Reply]]
-"""Sends a request to the model under evaluation."""
+"""Sends a request to a model: the one under evaluation, or the judge where `grade` asks."""
 
 Record = Mapping[str, Any]
 """One example's row: the common columns and those of its protocol."""
@@ -53,7 +53,9 @@ class TaskSettings:
     """What a protocol may know of a task beside its examples; all of it moves numbers.
 
     `scoring` is the primary one of multiple choice; `no_answer` is what the model says when a
-    question has no answer (SQuAD 2); `seed` is the run's.
+    question has no answer (SQuAD 2); `seed` is the run's. `judge_sampling` and `judge_chat` (ask in
+    chat turns) are those of the judge that grades another model's answers; `sampling` is always
+    that of the model under evaluation.
     """
 
     sampling: Sampling
@@ -62,6 +64,8 @@ class TaskSettings:
     may_truncate: bool = False
     seed: int = 0
     grading: Grading = Grading()
+    judge_sampling: Sampling | None = None
+    judge_chat: bool = False
 
     def sampling_seed(self, example_id: str, purpose: str) -> int:
         """Return a 31-bit seed derived from the run's seed, the example and the purpose."""
@@ -74,12 +78,13 @@ class EvaluationProtocol(Protocol):
 
     `ANSWER_VERSION` is raised when other questions are asked: replies are then not reused.
     `SCORE_VERSION` is raised when the same replies give other records: they are scored again.
-    `ASKS_A_JUDGE`: the model is an evaluator, and asked in chat turns where it has a template.
+    `PREFERS_CHAT`: the model is asked in chat turns where it has a template, unless a run says
+    otherwise.
     """
 
     ANSWER_VERSION: int
     SCORE_VERSION: int
-    ASKS_A_JUDGE: bool
+    PREFERS_CHAT: bool
     NEEDS: frozenset[Capability]
     COLUMNS: tuple[pa.Field, ...]
     METRICS: tuple[str, ...]
@@ -100,6 +105,24 @@ class EvaluationProtocol(Protocol):
 
     def tally(self, records: pa.Table) -> Mapping[str, int]:
         """Return counts over all records for the report, also of examples that are missing."""
+        ...
+
+
+class GradedProtocol(EvaluationProtocol, Protocol):
+    """A protocol whose answers a judge grades, in a second pass over the committed replies.
+
+    `score` is given the candidate's replies, then the judge's, in one tuple.
+    `GRADE_VERSION` is raised when a judge is asked otherwise: its verdicts are then not reused.
+    `BASELINE_METRICS` are attached beside `METRICS` where a run names a baseline.
+    """
+
+    GRADE_VERSION: int
+    BASELINE_METRICS: tuple[str, ...]
+
+    async def grade(
+        self, example: Example, answers: Answers, ask: Ask, settings: TaskSettings
+    ) -> Answers:
+        """Question the judge about the answers to one example."""
         ...
 
 

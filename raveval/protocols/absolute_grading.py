@@ -33,7 +33,7 @@ from raveval.types import Answers, Completion, Example, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
-ASKS_A_JUDGE = True
+PREFERS_CHAT = True
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("correlation", "agreement", "rating", "reference_consistency")
 COLUMNS = (

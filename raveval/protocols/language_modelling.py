@@ -24,7 +24,7 @@ from raveval.types import (
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
-ASKS_A_JUDGE = False
+PREFERS_CHAT = False
 NEEDS = frozenset({Capability.SCORE})
 METRICS = ("perplexity", "entropy")
 COLUMNS = (

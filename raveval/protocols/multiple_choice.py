@@ -22,7 +22,7 @@ from raveval.types import Answers, ChoiceScores, Example, ScoreChoices, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
-ASKS_A_JUDGE = False
+PREFERS_CHAT = False
 NEEDS = frozenset({Capability.SCORE})
 METRICS = ("accuracy",)
 COLUMNS = (

@@ -19,7 +19,7 @@ from raveval.types import Answers, Completion, Example, Generate, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
-ASKS_A_JUDGE = False
+PREFERS_CHAT = False
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("squad",)
 COLUMNS = (

@@ -34,7 +34,7 @@ from raveval.types import Answers, Example, Prompt, Reply, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
-ASKS_A_JUDGE = True
+PREFERS_CHAT = True
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("preference",)
 COLUMNS = (

@@ -30,7 +30,7 @@ from raveval.types import Answers, Completion, Example, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
-ASKS_A_JUDGE = True
+PREFERS_CHAT = True
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("preference",)
 COLUMNS = (
