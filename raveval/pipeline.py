@@ -20,9 +20,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from raveval import errors
+from raveval import errors, registry
 from raveval.errors import RavevalError, ResourceError, RunError
 from raveval.store import RunDirectory
 from raveval.types import Shard
@@ -34,7 +33,11 @@ _SECONDS_BETWEEN_SIGNS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How many replicas, on what. None: as many CPUs and GPUs as divide the cluster evenly."""
+    """How many replicas, on what.
+
+    None for CPUs or GPUs: as many as divide the cluster evenly; where the engine is a client of a
+    model elsewhere, one CPU and no GPU.
+    """
 
     replicas: int
     cpus_per_replica: float | None
@@ -67,7 +70,8 @@ def execute(
         import ray.data
         import ray.exceptions
 
-        resources = _resources(placement, devices_per_replica=_devices(spec.options))
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        resources = _resources(placement, nodes, devices_per_replica=_devices(spec))
         say(
             f"starting {placement.replicas} replica{'s' * (placement.replicas > 1)} of "
             f"{spec.model.name} on {spec.engine} ({resources['num_cpus']:g} CPUs, "
@@ -225,23 +229,28 @@ def _local_cpus() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _devices(options: Any) -> int:
-    """Return over how many GPUs an engine with these options spreads one model."""
-    return int(getattr(options, "tensor_parallel_size", 1))
+def _devices(spec: WorkerSpec) -> int | None:
+    """Return over how many devices an engine spreads one model; None where it holds none itself."""
+    if getattr(registry.load("engines", spec.engine), "IS_CLIENT", False):
+        return None
+    return int(getattr(spec.options, "tensor_parallel_size", 1))
 
 
-def _resources(placement: Placement, *, devices_per_replica: int) -> dict[str, float]:
+def _resources(
+    placement: Placement,
+    nodes: Sequence[Mapping[str, float]],
+    *,
+    devices_per_replica: int | None,
+) -> dict[str, float]:
     """Return what each replica gets, or refuse what no node has instead of waiting for ever."""
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     total = {key: sum(node.get(key, 0.0) for node in nodes) for key in ("CPU", "GPU")}
     gpus = placement.gpus_per_replica
     if gpus is None:
-        gpus = float(devices_per_replica) if total["GPU"] else 0.0
+        gpus = float(devices_per_replica or 0) if total["GPU"] else 0.0
     cpus = placement.cpus_per_replica
     if cpus is None:
-        cpus = 1.0 if gpus else _most_cpus(nodes, placement.replicas)
+        is_light = gpus > 0 or devices_per_replica is None  # the work is done elsewhere
+        cpus = 1.0 if is_light else _most_cpus(nodes, placement.replicas)
     slots = sum(_fitting(node, cpus, gpus) for node in nodes)
     if slots < placement.replicas:
         raise ResourceError(
@@ -253,10 +262,7 @@ def _resources(placement: Placement, *, devices_per_replica: int) -> dict[str, f
 
 
 def _most_cpus(nodes: Sequence[Mapping[str, float]], replicas: int) -> float:
-    """Return the most CPUs that so many replicas can have each; on CPUs, threads are speed.
-
-    On GPUs one is enough: the engine's work is done elsewhere.
-    """
+    """Return the most CPUs that so many replicas can have each; on CPUs, threads are speed."""
     largest = int(max((node.get("CPU", 0.0) for node in nodes), default=0.0))
     for cpus in range(largest, 1, -1):
         if sum(_fitting(node, float(cpus), 0.0) for node in nodes) >= replicas:

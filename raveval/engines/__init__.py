@@ -7,7 +7,9 @@ Each module of this package with a public name is one backend; the file's name i
   differ between a run and its resumption;
 - `encoder(model, options)`, which tells the plan how many tokens a request needs before anything is
   loaded;
-- `start(model, options)`, which loads the model and returns an `Engine`.
+- `start(model, options)`, which loads the model and returns an `Engine`;
+- where the model is elsewhere, `IS_CLIENT = True`: a replica then needs neither a GPU nor many
+  cores, and is given one CPU unless the run says otherwise.
 """
 
 from __future__ import annotations

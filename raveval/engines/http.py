@@ -34,7 +34,7 @@ import re
 import urllib.parse
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 from raveval.engines import Capability, Engine, EngineDied, _http_encoder, _http_secret, _http_wire
 from raveval.engines._http_encoder import HttpEncoder
@@ -68,6 +68,9 @@ OPERATIONAL = frozenset(
 )
 """Options that cannot move a number. Where a server stands is one of them: a server that says other
 things of its model than the one before (`describe`) is refused."""
+
+IS_CLIENT = True
+"""The model is elsewhere: a replica takes one CPU and no GPU unless the run says otherwise."""
 
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")  # keys are not written in capitals alone
 # 200 stands for an answer that is too large; all others refuse the prompt, not who asks.
@@ -113,9 +116,6 @@ class Options:
     extensions: bool = True
     seeded: bool = True
     trust_env: bool = False
-
-    tensor_parallel_size: ClassVar[int] = 0
-    """GPUs of a replica: the model is elsewhere."""
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be.

@@ -254,7 +254,6 @@ def test_a_key_that_is_withdrawn_ends_the_run_and_a_new_one_goes_on(tmp_path: Pa
             },
             "run": {
                 "output": str(tmp_path / "run"),
-                "cpus_per_replica": 0.5,
                 "shard_size": 3,
                 "examples_in_flight": 3,
             },
@@ -266,9 +265,11 @@ def test_a_key_that_is_withdrawn_ends_the_run_and_a_new_one_goes_on(tmp_path: Pa
         assert 1 <= len(kept) < 4
         server.script, server.models = answers, None
         n_before = len(server.asked)
-        results = raveval.run(config)
+        said: list[str] = []
+        results = raveval.run(config, say=said.append)
     assert results.is_complete
     assert len(server.asked) - n_before == 3 + 12 - 3 * len(kept), "what was committed is kept"
+    assert "starting 1 replica of m on http (1 CPUs, 0 GPUs each)" in said, "it is only a client"
 
 
 def _withdrawn_after(server: SmallServer, *, n_prompts: int) -> Callable[[Body], Answer]:

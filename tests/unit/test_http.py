@@ -563,9 +563,6 @@ class TestOptions:
                 engine_options(EngineConfig(name="http", options=given))
             assert "hunter2" not in "".join(traceback.format_exception(caught.value))
 
-    def test_a_replica_needs_no_gpu(self) -> None:
-        assert http.Options("http://host/v1").tensor_parallel_size == 0
-
     def test_nothing_is_imported_before_it_starts(self) -> None:
         code = (
             "import sys; from raveval.engines import http; from raveval.types import ModelRef; "

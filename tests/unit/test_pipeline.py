@@ -1,0 +1,61 @@
+"""What a replica is given of a cluster; where shards run is tested with real Ray, end to end."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from raveval.engines import http, scripted, transformers, vllm
+from raveval.errors import ResourceError
+from raveval.pipeline import Placement, _devices, _resources
+from raveval.types import ModelRef
+from raveval.worker import WorkerSpec
+
+CPUS_ALONE = ({"CPU": 8.0}, {"CPU": 4.0})
+WITH_GPUS = ({"CPU": 8.0, "GPU": 4.0}, {"CPU": 4.0})
+
+
+def given(
+    engine: str,
+    options: Any,
+    *,
+    nodes: Sequence[dict[str, float]] = CPUS_ALONE,
+    replicas: int = 1,
+    cpus: float | None = None,
+    gpus: float | None = None,
+) -> tuple[float, float]:
+    """Return the CPUs and GPUs of each replica."""
+    placement = Placement(replicas, cpus, gpus, shard_size=8, examples_in_flight=8, address=None)
+    spec = WorkerSpec("run", "s", engine, options, ModelRef(id="m"), {}, 1.0, loaded=None)
+    found = _resources(placement, nodes, devices_per_replica=_devices(spec))
+    return found["num_cpus"], found["num_gpus"]
+
+
+@pytest.mark.parametrize(("replicas", "cpus"), [(1, 8), (2, 4), (3, 4), (4, 2), (6, 2), (12, 1)])
+def test_cpus_are_shared_where_there_is_nothing_else(replicas: int, cpus: int) -> None:
+    for engine, options in (("vllm", vllm.Options()), ("transformers", transformers.Options())):
+        assert given(engine, options, replicas=replicas) == (cpus, 0)
+
+
+def test_a_model_gets_the_devices_it_is_split_over_and_one_cpu() -> None:
+    assert given("vllm", vllm.Options(), nodes=WITH_GPUS, replicas=4) == (1, 1)
+    split = vllm.Options(tensor_parallel_size=4)
+    assert given("vllm", split, nodes=WITH_GPUS) == (1, 4)
+    with pytest.raises(ResourceError, match="2 replicas of 1 CPUs and 4 GPUs do not fit"):
+        given("vllm", split, nodes=WITH_GPUS, replicas=2)
+
+
+@pytest.mark.parametrize("nodes", [CPUS_ALONE, WITH_GPUS], ids=["no-gpu", "gpus"])
+def test_a_client_gets_one_cpu_and_no_gpu(nodes: Sequence[dict[str, float]]) -> None:
+    options = http.Options("http://host/v1")
+    assert given("http", options, nodes=nodes) == (1, 0)
+    assert given("http", options, nodes=nodes, replicas=12) == (1, 0)
+    with pytest.raises(ResourceError, match="13 replicas of 1 CPUs and 0 GPUs do not fit"):
+        given("http", options, nodes=nodes, replicas=13)
+
+
+def test_what_the_run_says_goes_first() -> None:
+    options = http.Options("http://host/v1")
+    assert given("http", options, nodes=WITH_GPUS, cpus=0.25, gpus=0.5) == (0.25, 0.5)
+    assert given("vllm", vllm.Options(), nodes=WITH_GPUS, cpus=3.0, gpus=0.0) == (3, 0)
+    assert given("scripted", scripted.Options(), nodes=WITH_GPUS, gpus=0.0) == (8, 0)
