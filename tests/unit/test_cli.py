@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from raveval import __version__, cli, config, report, tasks
+from raveval import __version__, config, report, tasks
+from raveval.cli import app
+from raveval.cli.app import failures_in_words
+from raveval.cli.flags import parse_arguments, read_columns, read_flags
 from raveval.config import load_config
 from raveval.errors import ConfigError, RunError
-from raveval.flags import parse_arguments, read_columns, read_flags
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
 
 BASE = {"model": "org/model", "tasks": ["arc_easy"], "output_path": "out"}
@@ -22,7 +24,7 @@ BASE = {"model": "org/model", "tasks": ["arc_easy"], "output_path": "out"}
 
 def invoke(*arguments: object):
     """Run the command line in this process, as typer's own runner does."""
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def raveval(*arguments: object, **options) -> subprocess.CompletedProcess[str]:
@@ -208,7 +210,7 @@ class TestFailures:
         ],
     )
     def test_become_a_message_and_a_code(self, failure, code, message, capsys):
-        with pytest.raises(SystemExit) as stop, cli._failures_in_words():
+        with pytest.raises(SystemExit) as stop, failures_in_words():
             raise failure
         assert stop.value.code == code
         out, err = capsys.readouterr()
@@ -217,7 +219,7 @@ class TestFailures:
         assert not out
 
     def test_a_bug_is_called_one(self, capsys):
-        with pytest.raises(SystemExit) as stop, cli._failures_in_words():
+        with pytest.raises(SystemExit) as stop, failures_in_words():
             raise ZeroDivisionError("1/0")
         assert stop.value.code == 1
         error = capsys.readouterr().err

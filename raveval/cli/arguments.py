@@ -117,4 +117,4 @@ def evaluation_flags(
     ] = None,
     batch_size: Annotated[str | None, typer.Option("--batch-size", "-b", hidden=True)] = None,
 ) -> None:
-    """Declare the flags; what they say is read by `raveval.flags`."""
+    """Declare the flags; what they say is read by `raveval.cli.flags`."""
