@@ -16,7 +16,8 @@ A rubric file is YAML with exactly these keys:
     …
     score5_description: It names one for each claim.
 
-How a verdict is read from what the judge wrote stands in `raveval.judging.verdicts`.
+How a verdict is read from what the judge wrote stands in `raveval.judging.verdicts`; how a prompt
+is kept until there is a response to show, in `raveval.judging.material`.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from raveval.judging.layout import (
 )
 from raveval.judging.verdicts import Reason, Verdict, read_choice, read_score
 from raveval.strict_yaml import Strict, read_yaml, validate
+from raveval.types import Message, Prompt
 
 __all__ = [
     "ABSOLUTE_HEADINGS",
@@ -47,6 +49,7 @@ __all__ = [
     "Rubric",
     "Verdict",
     "absolute_prompt",
+    "as_prompt",
     "clean_prompt",
     "parse_rubric",
     "read_choice",
@@ -64,6 +67,17 @@ SYSTEM_LINE = (
     "reasons before your verdict."
 )
 """The system turn, where the judge's chat template has one."""
+
+
+def as_prompt(text: str, *, in_turns: bool, system: str | None = None) -> Prompt:
+    """Return what a judge is sent: a system turn and a user turn, or one text for it to complete.
+
+    `system` stands in place of `SYSTEM_LINE`.
+    """
+    system = system or SYSTEM_LINE
+    if in_turns:
+        return (Message("system", system), Message("user", text))
+    return f"{system}\n\n{text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from raveval.judging import Verdict
 from raveval.protocols import Ask, TaskSettings
-from raveval.types import Answers, Completion, Example, Failure, Generate, Prompt, Reply, Status
+from raveval.types import Answers, Completion, Failure, Generate, Reply, Status
 
 Value = TypeVar("Value", int, str)
 Read = Callable[[Completion], Verdict[Value]]
@@ -42,22 +42,26 @@ class Asked(Generic[Value]):
 
 
 async def ask_verdict(
-    example: Example,
-    prompt: Prompt,
-    purpose: str,
-    ask: Ask,
-    settings: TaskSettings,
-    read: Read[Value],
+    question: Generate, purpose: str, ask: Ask, settings: TaskSettings, read: Read[Value]
 ) -> list[Reply]:
-    """Ask for one verdict until it can be read, the engine fails or the budget is spent."""
+    """Ask for one verdict until it can be read, the engine fails or the budget is spent.
+
+    Args:
+        question: what is asked, under the key of its example; each attempt has its own key and
+            seed, derived from the run's seed, the example and the label alone.
+        purpose: which verdict it is, the first part of its replies' labels.
+        ask: how to reach the judge.
+        settings: the run's seed, and how many attempts there may be.
+        read: what finds the verdict in an answer.
+    """
     replies: list[Reply] = []
     for attempt in range(settings.grading.max_attempts):
         label = f"{purpose}.{attempt}"
-        sampling = dataclasses.replace(
-            settings.sampling, seed=settings.sampling_seed(example.id, label)
+        seed = settings.sampling_seed(question.key, label)
+        sampling = dataclasses.replace(question.sampling, seed=seed)
+        reply = await ask(
+            dataclasses.replace(question, key=f"{question.key}#{label}", sampling=sampling)
         )
-        key = f"{example.id}#{label}"
-        reply = await ask(Generate(key, prompt, sampling, settings.may_truncate))
         if not isinstance(reply, Completion | Failure):
             raise TypeError(f"the engine answered a prompt with {type(reply).__name__}")
         replies.append(dataclasses.replace(reply, label=label))

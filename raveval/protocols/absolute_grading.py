@@ -29,7 +29,7 @@ from raveval.protocols._grading import (
     unjudged,
     verdicts,
 )
-from raveval.types import Answers, Completion, Example, Status
+from raveval.types import Answers, Completion, Example, Generate, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
@@ -55,9 +55,10 @@ def read(reply: Completion) -> Verdict[int]:
 
 async def answer(example: Example, ask: Ask, settings: TaskSettings) -> Answers:
     """Sample the verdicts, all at once."""
+    question = Generate(example.id, example.prompt, settings.sampling, settings.may_truncate)
     samples = await asyncio.gather(
         *(
-            ask_verdict(example, example.prompt, str(index), ask, settings, read)
+            ask_verdict(question, str(index), ask, settings, read)
             for index in range(settings.grading.n_samples)
         )
     )

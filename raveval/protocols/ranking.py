@@ -13,6 +13,7 @@ it ties as well (the published code's rule). `accuracy_strict` has these example
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +31,7 @@ from raveval.protocols._grading import (
     verdicts,
 )
 from raveval.protocols.absolute_grading import read
-from raveval.types import Answers, Example, Prompt, Reply, Status
+from raveval.types import Answers, Example, Generate, Reply, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
@@ -54,18 +55,19 @@ Round = tuple[Asked[int], Asked[int]]
 
 async def answer(example: Example, ask: Ask, settings: TaskSettings) -> Answers:
     """Score both responses; score both again while they tie."""
-    prompts: tuple[Prompt, Prompt] = (example.prompt, example.second_prompt or "")
+    a = Generate(example.id, example.prompt, settings.sampling, settings.may_truncate)
+    b = dataclasses.replace(a, prompt=example.second_prompt or "")
     replies = list[Reply]()
     for index in range(1 + settings.grading.max_tie_rounds):
         asked = await asyncio.gather(
             *(
-                ask_verdict(example, prompt, f"{side}{index}", ask, settings, read)
-                for side, prompt in zip("ab", prompts, strict=True)
+                ask_verdict(question, f"{side}{index}", ask, settings, read)
+                for side, question in (("a", a), ("b", b))
             )
         )
         replies += [reply for each in asked for reply in each]
-        a, b = (next(iter(verdicts(tuple(each), read).values())) for each in asked)
-        if not _is_drawn_again(example, a, b):
+        scores = [next(iter(verdicts(tuple(each), read).values())) for each in asked]
+        if not _is_drawn_again(example, *scores):
             break
     return tuple(replies)
 

@@ -11,6 +11,8 @@ left out of what needs both.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Mapping
 
 import pyarrow as pa
 
@@ -26,7 +28,7 @@ from raveval.protocols._grading import (
     unjudged,
     verdicts,
 )
-from raveval.types import Answers, Completion, Example, Status
+from raveval.types import Answers, Completion, Example, Generate, Status
 
 ANSWER_VERSION = 1
 SCORE_VERSION = 1
@@ -43,8 +45,9 @@ COLUMNS = (
     pa.field("refused", pa.list_(pa.string())),
 )
 
-_RESPONSES = {"A": "a", "B": "b"}
-_RESPONSES_SWAPPED = {"A": "b", "B": "a"}
+RESPONSES: Mapping[str, str] = {"A": "a", "B": "b"}
+RESPONSES_SWAPPED: Mapping[str, str] = {"A": "b", "B": "a"}
+"""Which response a letter stands for, in the order of the data and in the other one."""
 
 
 def read(reply: Completion) -> Verdict[str]:
@@ -54,9 +57,11 @@ def read(reply: Completion) -> Verdict[str]:
 
 async def answer(example: Example, ask: Ask, settings: TaskSettings) -> Answers:
     """Ask in both orders."""
+    given = Generate(example.id, example.prompt, settings.sampling, settings.may_truncate)
+    swapped = dataclasses.replace(given, prompt=example.second_prompt or "")
     asked = await asyncio.gather(
-        ask_verdict(example, example.prompt, "given", ask, settings, read),
-        ask_verdict(example, example.second_prompt or "", "swapped", ask, settings, read),
+        ask_verdict(given, "given", ask, settings, read),
+        ask_verdict(swapped, "swapped", ask, settings, read),
     )
     return tuple(reply for replies in asked for reply in replies)
 
@@ -72,8 +77,8 @@ def score(
     given, swapped = asked["given"], asked["swapped"]
     columns = {
         "preferred": example.preferred,
-        "verdict": _RESPONSES.get(given.value or ""),
-        "verdict_swapped": _RESPONSES_SWAPPED.get(swapped.value or ""),
+        "verdict": RESPONSES.get(given.value or ""),
+        "verdict_swapped": RESPONSES_SWAPPED.get(swapped.value or ""),
         "feedback": given.feedback,
         "feedback_swapped": swapped.feedback,
         "n_attempts": len(answers),

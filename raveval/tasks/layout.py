@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from raveval.judging import SYSTEM_LINE
+from raveval import judging
 from raveval.tasks import Options, Task
 from raveval.tasks.question import Question
 from raveval.types import Example, Message, Prompt
@@ -49,10 +49,9 @@ def example(
 
 def _judged(task: Task, options: Options, question: Question) -> Example:
     """Return what a judge is asked: in turns, or as one text for it to complete."""
-    system = options.system_prompt or SYSTEM_LINE
     in_turns = options.chat and not (task.grading and task.grading.plain)
-    prompts: list[Prompt] = [
-        (Message("system", system), Message("user", text)) if in_turns else f"{system}\n\n{text}"
+    prompts = [
+        judging.as_prompt(text, in_turns=in_turns, system=options.system_prompt)
         for text in question.judge_prompts
     ]
     return Example(
