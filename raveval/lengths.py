@@ -56,13 +56,14 @@ def lengths(
     if check is not None:
         for request in itertools.chain.from_iterable(requests.values()):
             check(request)
-    n_bytes = {id: max(map(_upper_bound, asked), default=0) for id, asked in requests.items()}
+    sized = {id: _sized_apart(asked) for id, asked in requests.items()}
+    n_bytes = {id: max(map(_upper_bound, asked), default=0) for id, asked in sized.items()}
     lengths: dict[str, int] = {}
     n_short = 0
-    for id in sorted(requests, key=lambda id: -n_bytes[id]):
+    for id in sorted(sized, key=lambda id: -n_bytes[id]):
         if n_bytes[id] <= encoder.max_model_len or n_short >= _SHORT_IN_A_ROW:
             break
-        lengths[id] = max(encoder.size(request) for request in requests[id])
+        lengths[id] = max(encoder.size(request) for request in sized[id])
         n_short = n_short + 1 if lengths[id] <= encoder.max_model_len // 2 else 0
     return lengths
 
@@ -81,6 +82,20 @@ async def _requests(
 
         await protocol.answer(example, note, settings)
     return requests
+
+
+def _sized_apart(requests: Sequence[Request]) -> list[Request]:
+    """Return the requests without those that need as many tokens as one before them.
+
+    A judge is asked the same prompt for each sample; only the seeds differ.
+    """
+    found: dict[object, Request] = {}
+    for request in requests:
+        decides: object = request
+        if isinstance(request, Generate):
+            decides = (request.prompt, request.sampling.max_output_tokens)
+        found.setdefault(decides, request)
+    return list(found.values())
 
 
 def _upper_bound(request: Request) -> int:

@@ -9,9 +9,7 @@ import pytest
 from raveval.config import load_config
 from raveval.errors import ConfigError, DataError, MismatchError, ModelError, Refused, ResourceError
 from raveval.fingerprint import checkpoint_digest
-from raveval.lengths import lengths
 from raveval.plan import Plan, make_plan
-from raveval.types import Example
 from tests.checkpoints import write_checkpoint
 
 
@@ -130,40 +128,3 @@ def test_a_run_of_something_else_is_refused_with_the_key(tmp_path: Path) -> None
         MismatchError, match=r"num_fewshot of task 'demo_choice' was 0, now it is 1"
     ):
         plan(tmp_path, tasks=[{"task": "demo_choice", "num_fewshot": 1}])
-
-
-class TestLengths:
-    """Which prompts are encoded before a run, and that the long ones always are."""
-
-    class Encoder:
-        max_model_len = 100
-        has_chat_template = False
-        commit: str | None = None
-
-        def __init__(self) -> None:
-            self.asked: list[str] = []
-
-        def size(self, request: Any) -> int:
-            self.asked.append(request.key)
-            return len(request.prompt) // 4 + 10
-
-    def run(self, examples: list[Example]) -> tuple[dict[str, int], list[str]]:
-        from raveval.evaluate import load_protocol
-        from raveval.protocols import TaskSettings
-        from raveval.types import Sampling
-
-        encoder = self.Encoder()
-        protocol = load_protocol("question_answering")
-        found = lengths(examples, protocol, TaskSettings(Sampling(10)), encoder)
-        return found, encoder.asked
-
-    def test_short_ones_are_not_encoded(self) -> None:
-        found, asked = self.run([Example(id=str(n), prompt="x" * 50) for n in range(5)])
-        assert (found, asked) == ({}, [])
-
-    def test_the_one_long_prompt_among_many_is_found(self) -> None:
-        examples = [Example(id=str(n), prompt="x" * 120) for n in range(1000)]
-        examples.insert(700, Example(id="long", prompt="x" * 2000))
-        found, asked = self.run(examples)
-        assert found["long"] == 510
-        assert len(asked) < 300
