@@ -1,8 +1,9 @@
 """One shard, start to finish, in plain async Python: no Ray, no files.
 
 `answer_examples` questions an engine about some examples at once and turns whatever goes wrong with
-one of them into a value; `score_examples` turns stored answers into records; `shard_states` turns
-records into metric states by group. What a shard means is written here; where shards run is not.
+one of them into a value; `grade_examples` lets a judge grade the answers; `score_examples` turns
+what is stored of both into records; `shard_states` turns records into metric states by group. What
+a shard means is written here; where shards run is not.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from typing import Any, cast
 
 import pyarrow as pa
@@ -22,7 +24,14 @@ from raveval.engines import Engine, EngineDied
 from raveval.errors import ConfigError
 from raveval.metrics import Json, Metric
 from raveval.metrics._clusters import clustered
-from raveval.protocols import EvaluationProtocol, Record, TaskSettings, schema
+from raveval.protocols import (
+    Ask,
+    EvaluationProtocol,
+    GradedProtocol,
+    Record,
+    TaskSettings,
+    schema,
+)
 from raveval.types import (
     Answers,
     ChoiceScores,
@@ -35,6 +44,14 @@ from raveval.types import (
     Status,
     Usage,
 )
+
+
+class Stage(StrEnum):
+    """Which model is asked: the one under evaluation, or the judge of its answers."""
+
+    ANSWER = "answer"
+    GRADE = "grade"
+
 
 POOLED = ""
 """The group under which a task's states over all examples stand."""
@@ -63,6 +80,11 @@ def load_protocol(name: str) -> EvaluationProtocol:
     return cast("EvaluationProtocol", registry.load("protocols", name))
 
 
+def graded(protocol: EvaluationProtocol) -> GradedProtocol | None:
+    """Return the protocol as one whose answers a judge grades; None where none does."""
+    return cast("GradedProtocol", protocol) if hasattr(protocol, "grade") else None
+
+
 def load_metric(name: str) -> Metric[Any]:
     """Return the metric family of that name, with intervals that know clusters.
 
@@ -77,13 +99,22 @@ def load_metric(name: str) -> Metric[Any]:
 
 @dataclass(frozen=True, slots=True)
 class TaskSpec:
-    """What must be known of a task to evaluate any shard of it, beside the examples."""
+    """What must be known of a task to evaluate any shard of it, beside the examples.
+
+    `verdict_fingerprint` is that of what the judge says; None where no judge grades the answers.
+    """
 
     protocol: str
     settings: TaskSettings
     metrics: tuple[str, ...]
     reply_fingerprint: str
     score_fingerprint: str
+    verdict_fingerprint: str | None = None
+
+    @property
+    def is_graded(self) -> bool:
+        """Whether a judge grades the answers."""
+        return self.verdict_fingerprint is not None
 
 
 async def answer_examples(
@@ -96,27 +127,57 @@ async def answer_examples(
     """
     protocol = load_protocol(task.protocol)
 
-    async def one(example: Example) -> Answers:
-        async def ask(request: Request) -> Reply:
-            try:
-                reply: object = await engine.reply(request)
-            except EngineDied:
-                raise
-            except Exception as exc:  # noqa: BLE001 - one question's fault must not cost the others
-                return Failure(Status.FAILED, f"{type(exc).__name__}: {exc}")
-            if not isinstance(reply, _REPLIES):
-                return Failure(Status.FAILED, f"the engine replied with {type(reply).__name__}")
-            return reply
+    def answer(index: int, ask: Ask) -> Awaitable[Answers]:
+        return protocol.answer(examples[index], ask, task.settings)
 
+    return await _question(len(examples), engine, answer)
+
+
+async def grade_examples(
+    examples: Sequence[Example], answers: Sequence[Answers], judge: Engine, task: TaskSpec
+) -> list[Answers]:
+    """Let `judge` grade the answers to all examples at once; its replies come in their order.
+
+    Raises:
+        EngineDied: the engine is gone; nothing of this shard is known.
+        ConfigError: no judge grades this protocol's answers.
+    """
+    protocol = graded(load_protocol(task.protocol))
+    if protocol is None:
+        raise ConfigError(f"protocol {task.protocol!r} has no answers for a judge to grade")
+
+    def grade(index: int, ask: Ask) -> Awaitable[Answers]:
+        return protocol.grade(examples[index], answers[index], ask, task.settings)
+
+    return await _question(len(examples), judge, grade)
+
+
+async def _question(
+    n_examples: int, engine: Engine, recipe: Callable[[int, Ask], Awaitable[Answers]]
+) -> list[Answers]:
+    """Follow a recipe for all examples at once; what goes wrong with one of them is a value."""
+
+    async def ask(request: Request) -> Reply:
         try:
-            return await protocol.answer(example, ask, task.settings)
+            reply: object = await engine.reply(request)
+        except EngineDied:
+            raise
+        except Exception as exc:  # noqa: BLE001 - one question's fault must not cost the others
+            return Failure(Status.FAILED, f"{type(exc).__name__}: {exc}")
+        if not isinstance(reply, _REPLIES):
+            return Failure(Status.FAILED, f"the engine replied with {type(reply).__name__}")
+        return reply
+
+    async def one(index: int) -> Answers:
+        try:
+            return await recipe(index, ask)
         except EngineDied:
             raise
         except Exception as exc:  # noqa: BLE001 - one example's fault must not end the shard
             return (Failure(Status.FAILED, f"{type(exc).__name__}: {exc}"),)
 
     # A task group would hide EngineDied in an exception group; the first one raised is enough.
-    asked = [asyncio.ensure_future(one(example)) for example in examples]
+    asked = [asyncio.ensure_future(one(index)) for index in range(n_examples)]
     try:
         return list(await asyncio.gather(*asked))
     finally:
@@ -146,10 +207,21 @@ def read_replies(table: pa.Table, examples: Sequence[Example]) -> list[Answers]:
     Raises:
         KeyError: an example has no reply in the table.
     """
+    by_id = _by_id(table)
+    return [by_id[example.id] for example in examples]
+
+
+def read_verdicts(table: pa.Table, examples: Sequence[Example]) -> list[Answers]:
+    """Return a judge's replies as `read_replies` does; of what failed before it there are none."""
+    by_id = _by_id(table)
+    return [by_id.get(example.id, ()) for example in examples]
+
+
+def _by_id(table: pa.Table) -> dict[str, Answers]:
     by_id: dict[str, list[Reply]] = {}
     for row in table.to_pylist():
         by_id.setdefault(row["id"], []).append(_reply(row["kind"], json.loads(row["reply"])))
-    return [tuple(by_id[example.id]) for example in examples]
+    return {id: tuple(replies) for id, replies in by_id.items()}
 
 
 def _reply(kind: str, fields: dict[str, Any]) -> Reply:
@@ -162,7 +234,10 @@ def _reply(kind: str, fields: dict[str, Any]) -> Reply:
 def score_examples(
     examples: Sequence[Example], answers: Sequence[Answers], task: TaskSpec
 ) -> pa.Table:
-    """Return one record per example, with the protocol's schema; pure."""
+    """Return one record per example, with the protocol's schema; pure.
+
+    Where a judge grades, its replies stand after the candidate's.
+    """
     protocol = load_protocol(task.protocol)
     rows = []
     for example, replies in zip(examples, answers, strict=True):
@@ -197,7 +272,7 @@ class ShardStates:
 
     `states` holds encoded metric states by group and metric; the group `POOLED` is all examples.
     `row_key_sum` is modulo 2^64: with `n_rows` it betrays a lost or doubled row. `counts` are the
-    protocol's, over all examples.
+    protocol's, over all examples. `judge_usage` is what a judge cost; None where none grades.
     """
 
     n_rows: int
@@ -206,6 +281,7 @@ class ShardStates:
     usage: Usage
     states: Mapping[str, Mapping[str, Json]]
     counts: Mapping[str, int] = field(default_factory=dict)
+    judge_usage: Usage | None = None
 
 
 def shard_states(
@@ -214,6 +290,7 @@ def shard_states(
     usage: Usage,
     *,
     counts: Mapping[str, int] | None = None,
+    judge_usage: Usage | None = None,
 ) -> ShardStates:
     """Return the exact states of a shard's records, pooled and by group."""
     keys = records.column("row_key").to_pylist()
@@ -234,6 +311,7 @@ def shard_states(
             for group, table in tables.items()
         },
         counts=counts or {},
+        judge_usage=judge_usage,
     )
 
 

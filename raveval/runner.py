@@ -29,7 +29,7 @@ from raveval.plan import (
 from raveval.progress import Progress
 from raveval.protocols import Grading, TaskSettings
 from raveval.reduce import reduce_run
-from raveval.scoring import n_changed, score_shard
+from raveval.scoring import n_changed, score_shard, stored
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Results, Sampling, Shard
 from raveval.worker import WorkerSpec
@@ -256,23 +256,23 @@ def _loaded(directory: RunDirectory, shards: Sequence[Shard]) -> Mapping[str, An
 def _score_stored(
     directory: RunDirectory, shards: Sequence[Shard], manifest: Mapping[str, Any], say: Say
 ) -> list[Shard]:
-    """Score the shards whose replies are stored, say what that changed, and return the others."""
-    unanswered = []
+    """Score the shards of which all is stored, say what that changed, and return the others."""
+    missing = []
     compared, changed = Counter[str](), Counter[str]()
     for shard in shards:
         task = task_spec(manifest["tasks"][shard.task])
-        replies = directory.read_replies(shard, fingerprint=task.reply_fingerprint)
-        if replies is None:
-            unanswered.append(shard)
+        replies, verdicts = stored(directory, shard, task)
+        if replies is None or (task.is_graded and verdicts is None):
+            missing.append(shard)
             continue
         before = _earlier_records(directory, shard)
-        score_shard(directory, shard, task, replies)
+        score_shard(directory, shard, task, replies, verdicts)
         if before is not None:
             compared[shard.task] += len(before)
             changed[shard.task] += n_changed(before, directory.read_records(shard), task)
     for name, n in compared.items():
         say(f"{name}: scored {n} examples again, {changed[name]} have another status or score")
-    return unanswered
+    return missing
 
 
 def _earlier_records(directory: RunDirectory, shard: Shard) -> pa.Table | None:

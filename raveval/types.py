@@ -324,7 +324,8 @@ class TaskResults:
     micro averages, each example counting once.
     `notes` are counts that explain the metrics: ties, examples that one of them cannot rank, ….
     `failures` maps the ids of the first missing examples to "status: message". `source` says where
-    the examples and the shots come from, and which limit was set.
+    the examples and the shots come from, and which limit was set. `usage` is the cost of the model
+    under evaluation, `judge_usage` that of the judge, where one grades its answers.
     """
 
     metrics: Mapping[str, Estimate]
@@ -338,6 +339,7 @@ class TaskResults:
     notes: Mapping[str, int] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
     macro: Mapping[str, Estimate] = field(default_factory=dict)
+    judge_usage: Usage | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from raveval.engines._encoding import Encoder
 from raveval.errors import ModelError
 from raveval.evaluate import answer_examples, read_replies
 from raveval.runner import task_spec
+from raveval.scoring import stored
 from raveval.store import RunDirectory
 from raveval.types import (
     Completion,
@@ -235,11 +236,11 @@ def test_a_whole_run(served: Served, in_process: Engine, tmp_path: Path) -> None
     for index, (start, stop) in enumerate([(0, 2), (2, 4), (4, 5)]):
         examples = directory.read_examples("demo_qa", start, stop)
         shard = Shard("demo_qa", index, start, stop)
-        stored = directory.read_replies(shard, fingerprint=spec.reply_fingerprint)
-        assert stored is not None
-        assert stored.engine["prompts"] == "token ids"
+        replies, _ = stored(directory, shard, spec)
+        assert replies is not None
+        assert replies.engine["prompts"] == "token ids"
         own = asyncio.run(answer_examples(examples, in_process, spec))
-        assert read_replies(stored.table, examples) == own
+        assert read_replies(replies.table, examples) == own
 
 
 @pytest.mark.ray

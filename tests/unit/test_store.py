@@ -1,14 +1,16 @@
 """The run directory: what is written is read back, whole or not at all."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from raveval.errors import DataError, MismatchError, Refused
-from raveval.evaluate import ShardStates
+from raveval.evaluate import ShardStates, Stage
 from raveval.store import Attempt, Receipt, Replies, RunDirectory, shards_of
 from raveval.types import Example, Message, Shard, Usage
 
@@ -33,6 +35,9 @@ examples = st.builds(
 SHARD = Shard("task", 3, 6, 8)
 STATES = ShardStates(2, 2**64 - 1, {"ok": 2}, Usage(10, 5, 0.25), {"": {"m": {"x": 2**200}}})
 RECEIPT = Receipt(SHARD, "reply", "score", {"engine": "e"}, STATES)
+GRADED = replace(
+    RECEIPT, states=replace(STATES, judge_usage=Usage(3, 2, 0.5)), judge={"engine": "j"}
+)
 
 
 @given(st.lists(examples, min_size=1, max_size=5))
@@ -67,28 +72,30 @@ def test_replicas_of_an_earlier_driver_are_told_apart(tmp_path: Path) -> None:
     assert not directory.is_session("one")
 
 
-def test_receipts_come_back_unchanged(tmp_path: Path) -> None:
-    import pyarrow as pa
-
+@pytest.mark.parametrize("receipt", [RECEIPT, GRADED])
+def test_receipts_come_back_unchanged(receipt: Receipt, tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     assert directory.read_receipt(SHARD) is None
     directory.begin(SHARD, session="s")
-    directory.commit_scores(RECEIPT, pa.table({"id": ["a"]}))
-    assert directory.read_receipt(SHARD) == RECEIPT
+    directory.commit_scores(receipt, pa.table({"id": ["a"]}))
+    assert directory.read_receipt(SHARD) == receipt
     assert directory.read_records(SHARD).to_pylist() == [{"id": "a"}]
     assert not list((tmp_path / "attempts" / "task").iterdir())
 
 
-def test_replies_of_another_fingerprint_are_not_there(tmp_path: Path) -> None:
-    import pyarrow as pa
-
+@pytest.mark.parametrize("stage", Stage)
+def test_replies_of_another_fingerprint_or_stage_are_not_there(
+    stage: Stage, tmp_path: Path
+) -> None:
     directory = RunDirectory(tmp_path)
     replies = Replies(pa.table({"id": ["a"]}), "mine", {"engine": "e"}, 1.5)
-    directory.commit_replies(SHARD, replies)
-    found = directory.read_replies(SHARD, fingerprint="mine")
+    directory.commit_replies(SHARD, replies, stage=stage)
+    found = directory.read_replies(SHARD, fingerprint="mine", stage=stage)
     assert found is not None
     assert (found.engine, found.engine_seconds) == ({"engine": "e"}, 1.5)
-    assert directory.read_replies(SHARD, fingerprint="other") is None
+    assert directory.read_replies(SHARD, fingerprint="other", stage=stage) is None
+    (other,) = set(Stage) - {stage}
+    assert directory.read_replies(SHARD, fingerprint="mine", stage=other) is None
 
 
 def test_a_death_is_counted_only_under_a_living_driver(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
     ├── session                         the driver whose replicas may commit
     ├── examples/<task>.parquet         what is asked of the model, in a fixed pseudo-random order
     ├── replies/<task>/00042.parquet    commit 1 of a shard: everything the candidate made
+    ├── verdicts/<task>/00042.parquet   where a judge grades: everything it made of those replies
     ├── records/<task>/00042.parquet    one row per example
     ├── states/<task>/00042.json        the receipt; the shard is done once it is there
     ├── attempts/<task>/00042.json      a shard under way: how often its process died
@@ -25,52 +26,33 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raveval.errors import DataError, MismatchError, Refused
-from raveval.evaluate import ShardStates
-from raveval.types import Example, Message, Prompt, Shard, Usage
+from raveval.evaluate import ShardStates, Stage
+from raveval.store.atomic import commit, commit_table, committed
+from raveval.store.examples import EXAMPLE_COLUMNS, from_row, to_row
+from raveval.types import Example, Shard, Status, Usage
 
-_TURNS = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
-EXAMPLE_COLUMNS = pa.schema(
-    [
-        pa.field("id", pa.string(), nullable=False),
-        pa.field("row_key", pa.uint64(), nullable=False),
-        pa.field("prompt", pa.string()),
-        pa.field("messages", _TURNS),
-        pa.field("unconditional_prompt", pa.string()),
-        pa.field("unconditional_messages", _TURNS),
-        pa.field("continuations", pa.list_(pa.string())),
-        pa.field("gold", pa.int32()),
-        pa.field("references", pa.list_(pa.string())),
-        pa.field("second_prompt", pa.string()),
-        pa.field("second_messages", _TURNS),
-        pa.field("reference_ratings", pa.list_(pa.float64())),
-        pa.field("preferred", pa.string()),
-        pa.field("text", pa.string()),
-        pa.field("n_words", pa.int64()),
-        pa.field("n_words_whitespace", pa.int64()),
-        pa.field("n_bytes", pa.int64()),
-        pa.field("n_chars", pa.int64()),
-        pa.field("group", pa.string()),
-        pa.field("cluster", pa.string()),
-        pa.field("fields", pa.map_(pa.string(), pa.string())),
-    ]
-)
 _ROW_GROUP = 256
+_LAYER_OF = {Stage.ANSWER: "replies", Stage.GRADE: "verdicts"}
+_ASKED_AGAIN = (str(Status.FAILED), str(Status.QUARANTINED))
 _DIGEST = b"raveval.examples"
 _ORIGIN = b"raveval.origin"
-_LAYERS = ("examples", "replies", "records", "states", "attempts", "workers")
+_LAYERS = ("examples", "replies", "verdicts", "records", "states", "attempts", "workers")
 LAYOUT = frozenset({*_LAYERS, "run.json", "session", "results.json", "report.md"})
 """Names that a run directory may hold; anything else there is somebody else's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replies:
-    """What the candidate made of a shard, under which fingerprint, by what engine, at what cost."""
+    """What a model made of a shard, under which fingerprint, by what engine, at what cost.
+
+    The candidate's, or a judge's verdicts on them.
+    """
 
     table: pa.Table
     fingerprint: str
@@ -80,13 +62,17 @@ class Replies:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A finished shard: what it adds to the run, and what its numbers depend on."""
+    """A finished shard: what it adds to the run, and what its numbers depend on.
+
+    `judge` is the engine of the judge that graded it; None where none did.
+    """
 
     shard: Shard
     reply_fingerprint: str
     score_fingerprint: str
     engine: Mapping[str, Any]
     states: ShardStates
+    judge: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +80,8 @@ class Attempt:
     """A shard under way, as its last process left it.
 
     Attributes:
-        session: the driver under which it was begun; a death of the driver is nobody's fault.
+        session: the driver's pass under which it was begun; a death of the driver is nobody's
+            fault.
         n_deaths: how often its process died while the driver lived.
         in_flight: the only example in flight, where the shard is run example by example.
         example_deaths: deaths by the example that was alone in flight.
@@ -164,7 +151,7 @@ class RunDirectory:
 
     def write_text(self, name: str, text: str) -> Path:
         """Commit a text file of the run and return its path."""
-        return _commit(self.path / name, text.encode())
+        return commit(self.path / name, text.encode())
 
     # Examples.
 
@@ -172,11 +159,11 @@ class RunDirectory:
         """Commit what is asked, in the order given; `digest` says what it is."""
         schema = EXAMPLE_COLUMNS.with_metadata({_DIGEST: digest.encode()})
         with (
-            _committed(self._examples_path(task)) as file,
+            committed(self._examples_path(task)) as file,
             pq.ParquetWriter(file, schema, compression="zstd") as writer,
         ):
             for start in range(0, len(examples), _ROW_GROUP):
-                rows = [_example_row(example) for example in examples[start : start + _ROW_GROUP]]
+                rows = [to_row(example) for example in examples[start : start + _ROW_GROUP]]
                 writer.write_table(pa.Table.from_pylist(rows, schema=schema))
 
     def read_examples(self, task: str, start: int, stop: int) -> list[Example]:
@@ -185,7 +172,7 @@ class RunDirectory:
             groups = range(start // _ROW_GROUP, (stop - 1) // _ROW_GROUP + 1)
             table = file.read_row_groups(list(groups))
         first = groups.start * _ROW_GROUP
-        return [_example(row) for row in table.slice(start - first, stop - start).to_pylist()]
+        return [from_row(row) for row in table.slice(start - first, stop - start).to_pylist()]
 
     def has_examples(self, task: str, *, digest: str) -> bool:
         """Whether these examples of a task were committed, and no others."""
@@ -210,20 +197,23 @@ class RunDirectory:
 
     # Shards.
 
-    def commit_replies(self, shard: Shard, replies: Replies) -> None:
-        """Commit what the candidate made of a shard."""
+    def commit_replies(self, shard: Shard, replies: Replies, *, stage: Stage) -> None:
+        """Commit what the model of a stage made of a shard."""
         origin = {
             "fingerprint": replies.fingerprint,
             "engine": replies.engine,
             "engine_seconds": replies.engine_seconds,
         }
         tagged = replies.table.replace_schema_metadata({_ORIGIN: json.dumps(origin).encode()})
-        _commit_table(self._shard_path("replies", shard, "parquet"), tagged)
+        commit_table(self._shard_path(_LAYER_OF[stage], shard, "parquet"), tagged)
+        with suppress(FileNotFoundError):  # what comes after has no engine to die in
+            self._shard_path("attempts", shard, "json").unlink()
 
-    def read_replies(self, shard: Shard, *, fingerprint: str) -> Replies | None:
-        """Return the replies of a shard; None where there are none made under this fingerprint."""
+    def read_replies(self, shard: Shard, *, fingerprint: str, stage: Stage) -> Replies | None:
+        """Return what a stage made of a shard; None where nothing was under this fingerprint."""
+        path = self._shard_path(_LAYER_OF[stage], shard, "parquet")
         try:
-            table = pq.read_table(self._shard_path("replies", shard, "parquet"), partitioning=None)
+            table = pq.read_table(path, partitioning=None)
         except (OSError, pa.ArrowException):
             return None  # missing, torn or rotten: the shard is asked again
         origin = json.loads((table.schema.metadata or {}).get(_ORIGIN, b"{}"))
@@ -234,11 +224,9 @@ class RunDirectory:
     def commit_scores(self, receipt: Receipt, records: pa.Table) -> None:
         """Commit one row per example of a shard, then its receipt: from here on it is done."""
         shard = receipt.shard
-        _commit_table(self._shard_path("records", shard, "parquet"), records)
+        commit_table(self._shard_path("records", shard, "parquet"), records)
         text = json.dumps(asdict(receipt), ensure_ascii=False, allow_nan=False)
-        _commit(self._shard_path("states", shard, "json"), text.encode())
-        with suppress(FileNotFoundError):
-            self._shard_path("attempts", shard, "json").unlink()
+        commit(self._shard_path("states", shard, "json"), text.encode())
 
     def has_records(self, shard: Shard) -> bool:
         """Whether the records of a shard were committed."""
@@ -263,24 +251,44 @@ class RunDirectory:
         try:
             content = json.loads(self._shard_path("states", shard, "json").read_bytes())
             states = content["states"]
+            usages = {
+                key: Usage(**states[key]) for key in ("usage", "judge_usage") if states.get(key)
+            }
             return Receipt(
                 shard=Shard(**content["shard"]),
                 reply_fingerprint=content["reply_fingerprint"],
                 score_fingerprint=content["score_fingerprint"],
                 engine=content["engine"],
-                states=ShardStates(**{**states, "usage": Usage(**states["usage"])}),
+                states=ShardStates(**{**states, **usages}),
+                judge=content.get("judge"),
             )
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return None
 
     def drop_failed(self, shard: Shard) -> bool:
-        """Forget a shard of which an example failed or was quarantined, and say whether it was."""
+        """Forget a shard of which an example failed or was quarantined, and say whether it was.
+
+        Where only the judge failed, what the candidate made of it stays.
+        """
         receipt = self.read_receipt(shard)
-        if receipt is None or not {"failed", "quarantined"} & set(receipt.states.by_status):
+        if receipt is None or not set(_ASKED_AGAIN) & set(receipt.states.by_status):
             return False
-        for layer, suffix in (("states", "json"), ("replies", "parquet"), ("attempts", "json")):
+        layers = [("states", "json"), ("attempts", "json"), ("verdicts", "parquet")]
+        if receipt.judge is None or self._has_failures(shard):
+            layers.append(("replies", "parquet"))
+        for layer, suffix in layers:
             self._shard_path(layer, shard, suffix).unlink(missing_ok=True)
         return True
+
+    def _has_failures(self, shard: Shard) -> bool:
+        """Whether the candidate itself failed on an example of a shard."""
+        try:
+            path = self._shard_path("replies", shard, "parquet")
+            rows = pq.read_table(path, columns=["kind", "reply"], partitioning=None).to_pylist()
+        except (OSError, pa.ArrowException):
+            return True
+        failures = (json.loads(row["reply"]) for row in rows if row["kind"] == "Failure")
+        return any(failure["status"] in _ASKED_AGAIN for failure in failures)
 
     def finished(self, shard: Shard, *, score_fingerprint: str) -> Receipt | None:
         """Return the receipt of a shard that is done under this fingerprint, records and all."""
@@ -310,7 +318,7 @@ class RunDirectory:
     def note(self, shard: Shard, attempt: Attempt) -> None:
         """Commit how far an attempt is."""
         text = json.dumps(asdict(attempt), ensure_ascii=False)
-        _commit(self._shard_path("attempts", shard, "json"), text.encode())
+        commit(self._shard_path("attempts", shard, "json"), text.encode())
 
     def _read_attempt(self, shard: Shard) -> Attempt | None:
         try:
@@ -323,7 +331,7 @@ class RunDirectory:
     def report_worker(self, session: str, content: Mapping[str, Any]) -> None:
         """Commit what a replica loaded."""
         name = f"{session}-{uuid.uuid4().hex[:8]}.json"
-        _commit(self.path / "workers" / name, json.dumps(content, ensure_ascii=False).encode())
+        commit(self.path / "workers" / name, json.dumps(content, ensure_ascii=False).encode())
 
     def worker_reports(self, session: str) -> list[dict[str, Any]]:
         """Return the reports of a session's replicas, oldest first."""
@@ -349,77 +357,3 @@ def shards_of(task: str, n_examples: int, shard_size: int) -> list[Shard]:
         Shard(task, index, start, min(start + shard_size, n_examples))
         for index, start in enumerate(starts)
     ]
-
-
-@contextmanager
-def _committed(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that is there whole once the block is done, and not at all if it fails."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    try:
-        with temporary.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # the new name survives a crash too
-        finally:
-            os.close(folder)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _commit(path: Path, content: bytes) -> Path:
-    with _committed(path) as file:
-        file.write(content)
-    return path
-
-
-def _commit_table(path: Path, table: pa.Table) -> None:
-    with _committed(path) as file:
-        pq.write_table(table, file, compression="zstd")
-
-
-def _example_row(example: Example) -> dict[str, Any]:
-    prompt, messages = _split_prompt(example.prompt)
-    unconditional_prompt, unconditional_messages = _split_prompt(example.unconditional_prompt)
-    second_prompt, second_messages = _split_prompt(example.second_prompt)
-    return {
-        **{name: getattr(example, name) for name in Example.__dataclass_fields__},
-        "row_key": example.row_key,
-        "prompt": prompt,
-        "messages": messages,
-        "unconditional_prompt": unconditional_prompt,
-        "unconditional_messages": unconditional_messages,
-        "second_prompt": second_prompt,
-        "second_messages": second_messages,
-        "fields": list(example.fields.items()),
-    }
-
-
-def _example(row: dict[str, Any]) -> Example:
-    values = {name: row[name] for name in Example.__dataclass_fields__}
-    values |= {
-        "prompt": _join_prompt(row["prompt"], row["messages"]),
-        "unconditional_prompt": _join_prompt(
-            row["unconditional_prompt"], row["unconditional_messages"]
-        ),
-        "second_prompt": _join_prompt(row["second_prompt"], row["second_messages"]),
-        "continuations": tuple(row["continuations"]),
-        "references": tuple(row["references"]),
-        "reference_ratings": tuple(row["reference_ratings"]),
-        "fields": dict(row["fields"]),
-    }
-    return Example(**values)
-
-
-def _split_prompt(prompt: Prompt | None) -> tuple[str | None, list[dict[str, str]] | None]:
-    if prompt is None or isinstance(prompt, str):
-        return prompt, None
-    return None, [asdict(message) for message in prompt]
-
-
-def _join_prompt(prompt: str | None, messages: list[dict[str, Any]] | None) -> Any:
-    return prompt if messages is None else tuple(Message(**message) for message in messages)
