@@ -44,7 +44,7 @@ from raveval.sandbox import (
     Refusal,
 )
 
-__all__ = ["FILTERS", "METHODS", "TESTS", "Expression", "Text", "expression", "text"]
+__all__ = ["FILTERS", "METHODS", "TESTS", "Expression", "Text", "expression", "shows_once", "text"]
 
 MAX_SOURCE_CHARS = 20_000
 MAX_LOOP_DEPTH = 2
@@ -178,6 +178,22 @@ def expression(source: str) -> Expression:
     if bare.startswith("{{") and bare.endswith("}}"):
         bare = bare[2:-2]
     return Expression(source, _compiled(source, lambda: _parse_expression(bare)))
+
+
+def shows_once(source: str, name: str) -> bool:
+    """Whether a text template shows a variable once, as it is, and does nothing else with it.
+
+    >>> shows_once("Answer: {{ a }}", "a"), shows_once("Answer: {{ a | trim }}", "a")
+    (True, False)
+
+    Raises:
+        ConfigError: it is no template.
+    """
+    text(source)  # raises
+    tree = _ENVIRONMENT.parse(source)
+    n_uses = sum(node.name == name for node in tree.find_all(nodes.Name))
+    shown = [part for output in tree.find_all(nodes.Output) for part in output.nodes]
+    return n_uses == sum(isinstance(part, nodes.Name) and part.name == name for part in shown) == 1
 
 
 def _parse_text(source: str) -> nodes.Template:

@@ -9,26 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Self
 
 from raveval.errors import ConfigError
 from raveval.judging import Rubric, absolute_prompt, relative_prompt, rubric_from
-
-
-class Grounds(Protocol):
-    """What a judge's prompts are made from, once there are responses."""
-
-    def absolute(self, response: str) -> str:
-        """Return the prompt that asks for a score."""
-        ...
-
-    def relative(self, first: str, second: str) -> str:
-        """Return the prompt that asks for the better response; A is `first`."""
-        ...
-
-    def fields(self) -> dict[str, str]:
-        """Return all of it as texts that `grounds_from` takes back."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +121,10 @@ class OwnLayout:
 
 _SINGLE_KEYS = ("before_response", "after_response")
 _PAIR_KEYS = ("before_response_a", "between_responses", "after_response_b")
+
+
+Grounds = Material | OwnLayout
+"""What a judge's prompts are made from, once there are responses."""
 
 
 def grounds_from(fields: Mapping[str, str]) -> Grounds:

@@ -20,7 +20,8 @@ would stand between the braces. The row's columns are their variables.
 General keys:
 
     protocol        multiple_choice (also classification and entailment), question_answering,
-                    language_modelling, or the dotted name of your own module
+                    language_modelling, open_generation, an evaluator's (absolute_grading, ranking,
+                    relative_grading), or the dotted name of your own module
     version         raise it when the task's numbers can change (default 1)
     card            description, homepage, license, paper, language, kind, notes: for readers
     source          where the rows are, below
@@ -28,6 +29,8 @@ General keys:
     group           expression: the subject, for numbers by group
     cluster         expression: what examples have in common that are not independent (a passage)
     metrics         list of metric families; default: the protocol's own
+    distinct        true: a row that gives the same example as an earlier one, but for its id, is
+                    left out and counted; `limit` then counts those that stay (default false)
     may_truncate    true: a prompt that is too long loses its beginning, and is counted as
                     truncated; false (default): it is counted as overlong, and is missing
 
@@ -77,6 +80,21 @@ absolute_grading, ranking, relative_grading: the model is an evaluator (see `rav
     sampling        as above, by default max_output_tokens 1024, temperature 1.0, top_p 0.9,
                     repetition_penalty 1.03; or a preset: prometheus_v1, prometheus_v2
 
+open_generation: the model answers, and a judge, another model, grades the answer:
+
+    grading         what the judge goes by: `instruction`, `rubric`, `reference` and `context` as
+                    above, `samples`, `max_attempts` and `plain` too, but no response: that is the
+                    model's own. Or `prompt`, where the row holds a whole prompt for a judge:
+                    its instruction, rubric, reference and context are taken out of it, and the
+                    response in it is not used. Or `template`, a text in a layout of your own that
+                    shows `{{ response }}` once (and no column of that name), with
+                    `pair_template`, which shows `{{ response_a }}`, then `{{ response_b }}`, where
+                    a run names a baseline
+    prompt          text: what the model is asked; default: the context and the instruction
+    answer          text: what a shot shows as its answer; default: the reference
+    sampling        of the answer: as above, by default max_output_tokens 1024, temperature 0.0
+    judge_sampling  of the verdicts: as `sampling` of an evaluator, presets included
+
 language_modelling, whole documents or the end of a context:
 
     text            text: the document, scored whole
@@ -106,45 +124,34 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
-from pydantic import Field, model_validator
-
-from raveval import judging, registry
+from raveval import judging
 from raveval.errors import ConfigError, nearest
-from raveval.strict_yaml import Strict, read_yaml, validate
-from raveval.tasks.sections import (
-    ANSWERING,
-    JUDGING,
-    Card,
-    Expression,
-    Fewshot,
-    GradingSection,
-    SamplingSection,
-    Source,
-    Strings,
-    Text,
-    Texts,
-)
-from raveval.types import Example, Sampling
+from raveval.strict_yaml import read_yaml, validate
+from raveval.tasks.sections import SamplingSection
+from raveval.tasks.task import GRADED, JUDGED, Task
+from raveval.types import Example
+
+__all__ = [
+    "CATALOG",
+    "GRADED",
+    "JUDGED",
+    "Options",
+    "Task",
+    "check_baseline",
+    "load_examples",
+    "load_task",
+    "names",
+    "provenance",
+    "source_remarks",
+    "with_judge_sampling",
+    "with_sampling",
+]
 
 CATALOG = Path(__file__).parent / "catalog"
 
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-_KEYS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    # protocol: the keys it needs, the keys it may have beside the general ones
-    "multiple_choice": (("prompt", "choices", "gold"), ("unconditional", "scoring")),
-    "question_answering": (("prompt", "references"), ("answer", "no_answer", "sampling")),
-    "language_modelling": ((), ("text", "counted_text", "prompt", "continuation")),
-    "absolute_grading": (("grading",), ("reference_ratings", "sampling")),
-    "ranking": (("grading", "preferred"), ("sampling",)),
-    "relative_grading": (("grading", "preferred"), ("sampling",)),
-}
-JUDGED = frozenset({"absolute_grading", "ranking", "relative_grading"})
-"""Protocols whose model is an evaluator."""
-
-_PROTOCOL_KEYS = frozenset(key for keys in _KEYS.values() for part in keys for key in part)
 
 _OTHER_NAMES = {
     "task": "the file's name is the task's name",
@@ -166,94 +173,6 @@ _OTHER_NAMES = {
     "fewshot_delimiter": "write `fewshot: {separator: …}`",
 }
 """Keys that users know from the LM Evaluation Harness."""
-
-
-class Task(Strict):
-    """One benchmark; the keys are documented at the top of this module."""
-
-    name: str
-    protocol: str
-    version: Annotated[int, Field(ge=1)] = 1
-    card: Card = Card()
-    source: Source
-    id: Expression | None = None
-    group: Expression | None = None
-    cluster: Expression | None = None
-    metrics: Strings | None = None
-    may_truncate: bool = False
-    instruction: Text = ""
-    prompt: Text | None = None
-    boundary: str = " "
-    choices: Expression | Texts | None = None
-    gold: Expression | None = None
-    unconditional: Text | None = None
-    scoring: Literal["raw", "per_token", "per_char", "per_byte", "unconditional"] = "raw"
-    references: Expression | None = None
-    answer: Text | None = None
-    no_answer: str | None = None
-    sampling_section: SamplingSection = Field(default=SamplingSection(), alias="sampling")
-    grading: GradingSection | None = None
-    reference_ratings: Expression | None = None
-    preferred: Expression | None = None
-    text: Text | None = None
-    counted_text: Text | None = None
-    continuation: Text | None = None
-    fewshot: Fewshot = Fewshot()
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.protocol in _KEYS:
-            self._check_keys()
-        elif "." not in self.protocol:
-            known = {*_KEYS, *registry.names("protocols")}
-            if self.protocol not in known:
-                raise ValueError(f"protocol {self.protocol!r}: {nearest(self.protocol, known)}")
-        if self.scoring == "unconditional" and self.unconditional is None:
-            raise ValueError("scoring: unconditional needs `unconditional`, the bare context")
-        if self.fewshot.within_group and self.group is None:
-            raise ValueError("fewshot.within_group needs `group`")
-        if self.grading is not None and self.protocol in JUDGED:
-            self.grading.check(self.protocol)
-            if self.fewshot.num:
-                raise ValueError("fewshot: a judge is asked without shots")
-        return self
-
-    def _check_keys(self) -> None:
-        needed, optional = _KEYS[self.protocol]
-        if self.protocol == "language_modelling":
-            needed = ("text",) if self.text is not None else ("prompt", "continuation")
-            optional = ("counted_text",) if self.text is not None else ()
-            if self.text is not None and self.fewshot.num:
-                raise ValueError("fewshot: a document is scored as it stands, without shots")
-        missing = [key for key in needed if getattr(self, key) is None]
-        if missing:
-            keys = ", ".join(missing)
-            either = " (or `text`)" if self.protocol == "language_modelling" else ""
-            raise ValueError(f"{keys}: missing{either}; protocol {self.protocol} needs it")
-        given = {"sampling" if key == "sampling_section" else key for key in self.model_fields_set}
-        useless = (given & _PROTOCOL_KEYS) - {*needed, *optional}
-        if useless:
-            keys = ", ".join(sorted(useless))
-            raise ValueError(f"{keys}: protocol {self.protocol} has no use for it")
-
-    @property
-    def sampling(self) -> Sampling:
-        """How answers are generated, as requests carry it."""
-        return self.sampling_section.over(JUDGING if self.protocol in JUDGED else ANSWERING)
-
-    @property
-    def num_fewshot(self) -> int:
-        """The task's own number of shots."""
-        return self.fewshot.num
-
-    def identity(self) -> dict[str, Any]:
-        """Return as plain JSON all of the task that can move a number.
-
-        The place of its rows is left out: the examples themselves are hashed, wherever they lie.
-        """
-        content = self.model_dump(mode="json", by_alias=True, exclude={"card", "source"})
-        content["fewshot"].pop("path")
-        return content
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,10 +260,47 @@ def load_examples(task: Task, options: Options, *, seed: int) -> list[Example]:
 
 def with_sampling(task: Task, section: SamplingSection) -> Task:
     """Return a task whose answers are generated as `section` says, and else as its own."""
-    given = section.model_dump(exclude_none=True)
-    return task.model_copy(
-        update={"sampling_section": task.sampling_section.model_copy(update=given)}
-    )
+    return task.model_copy(update={"sampling_section": _over(task.sampling_section, section)})
+
+
+def with_judge_sampling(task: Task, section: SamplingSection) -> Task:
+    """Return a task whose judge is sampled as `section` says, and else as its own.
+
+    Raises:
+        ConfigError: no other model is the judge of this task.
+    """
+    if task.protocol not in GRADED:
+        hint = (
+            "; the model is the judge itself: write `sampling`" if task.protocol in JUDGED else ""
+        )
+        raise ConfigError(
+            f"task {task.name!r}: judge_sampling: no judge grades the answers of protocol "
+            f"{task.protocol}{hint}"
+        )
+    sampling = _over(task.judge_sampling_section, section)
+    return task.model_copy(update={"judge_sampling_section": sampling})
+
+
+def check_baseline(task: Task) -> None:
+    """Refuse a task whose answers cannot be held against those of another run.
+
+    Raises:
+        ConfigError: no judge compares its answers, or the task does not say how to show two.
+    """
+    if task.protocol not in GRADED:
+        raise ConfigError(
+            f"task {task.name!r}: baseline: no judge grades the answers of protocol {task.protocol}"
+        )
+    grading = task.grading
+    if grading is not None and grading.template is not None and grading.pair_template is None:
+        raise ConfigError(
+            f"task {task.name!r}: baseline: its judge is asked by a `template` of its own; write "
+            "`grading.pair_template`, which shows two responses, or leave the baseline out"
+        )
+
+
+def _over(own: SamplingSection, given: SamplingSection) -> SamplingSection:
+    return own.model_copy(update=given.model_dump(exclude_none=True))
 
 
 def provenance(task: Task, options: Options) -> dict[str, str]:
@@ -362,7 +318,16 @@ def source_remarks(source: Mapping[str, str]) -> list[str]:
     """Say what a reader of a task's numbers must know of where its examples come from."""
     remarks = []
     if "limit" in source:
-        remarks.append(f"only the first {source['limit']} rows of {source.get('examples')}")
+        kept = "different rows" if "repeated_rows" in source else "rows"
+        remarks.append(f"only the first {source['limit']} {kept} of {source.get('examples')}")
+    if "repeated_rows" in source:
+        remarks.append(f"{source['repeated_rows']} rows repeat an earlier one, and are left out")
     if source.get("shots") is not None and source["shots"] == source.get("examples"):
         remarks.append("shots are other examples of the same data: fewshot_path names another pool")
+    if "baseline" in source:
+        lacking = source.get("baseline_missing", "0")
+        without = f"; it has none to {lacking} of them" if lacking != "0" else ""
+        remarks.append(
+            f"compared with the answers of {source['baseline_model']} ({source['baseline']}){without}"
+        )
     return remarks

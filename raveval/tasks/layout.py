@@ -43,6 +43,7 @@ def example(
         text=question.text,
         group=question.group,
         cluster=question.cluster,
+        fields={} if question.grounds is None else question.grounds.fields(),
         **_sizes(question.counted_text),
     )
 

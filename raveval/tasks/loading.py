@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
 
 from raveval.errors import ConfigError, DataError
-from raveval.tasks import JUDGED, Options, Task, layout, shots
+from raveval.tasks import GRADED, JUDGED, Options, Task, layout, shots
 from raveval.tasks.question import Question, render
 from raveval.tasks.sections import Source
 from raveval.tasks.source import Layout, Row, read
@@ -19,14 +20,16 @@ MAX_FAULTS_SHOWN = 5
 def examples(task: Task, options: Options, *, seed: int) -> list[Example]:
     """Read, render and check; see `raveval.tasks.load_examples`."""
     _check_options(task, options)
-    questions = _questions(task, _source(task, options), limit=options.limit)
+    questions = _read(task, _source(task, options), limit=options.limit).questions
     _check_unique(task, questions)
     n_shots = _n_shots(task, options)
     if n_shots == 0:
         return [layout.example(task, options, question, ()) for question in questions]
     source = _pool(task, options)
+    candidates = _read(task, source, limit=None).questions
+    _check_shots(task, candidates)
     pool = shots.Pool(
-        _questions(task, source, limit=None),
+        candidates,
         within_group=task.fewshot.within_group,
         order=task.fewshot.order,
         name=f"task {task.name!r}: the pool {_name(source)}",
@@ -47,6 +50,9 @@ def provenance(task: Task, options: Options) -> dict[str, str]:
 
         place = hub.locate(source.hub, source.config, source.split or "", source.revision)
         found["revision"] = place.sha
+    if task.distinct:
+        n_repeated = _read(task, source, limit=options.limit).n_repeated
+        found["repeated_rows"] = str(n_repeated)
     if _n_shots(task, options):
         found["shots"] = _name(_pool(task, options))
     return found
@@ -123,14 +129,30 @@ def _rows(source: Source) -> Iterator[Row]:
     return hub.read_hub(source.hub or "", source.config, source.split or "", source.revision)
 
 
-def _questions(task: Task, source: Source, *, limit: int | None) -> list[Question]:
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The questions of a source, and how many rows only repeat one of them."""
+
+    questions: list[Question]
+    n_repeated: int
+
+
+def _read(task: Task, source: Source, *, limit: int | None) -> _Content:
     """Render all rows, and complain about all that cannot be read at once."""
     questions, faults = list[Question](), list[str]()
-    for row in islice(_rows(source), limit):
+    seen, n_repeated = set[Question](), 0
+    for row in _rows(source):
         try:
-            questions.append(render(task, row))
+            question = render(task, row)
         except DataError as exc:
             faults.append(f"{row.where}: {exc}")
+        else:
+            if task.distinct and _is_known(question, seen):
+                n_repeated += 1
+                continue
+            questions.append(question)
+        if len(questions) + len(faults) == limit:
+            break
     if faults:
         shown = "\n".join(faults[:MAX_FAULTS_SHOWN])
         n_rows = len(faults) + len(questions)
@@ -140,7 +162,26 @@ def _questions(task: Task, source: Source, *, limit: int | None) -> list[Questio
         )
     if not questions:
         raise DataError(f"{_name(source)}: no rows; task {task.name!r} needs at least one")
-    return questions
+    return _Content(questions, n_repeated)
+
+
+def _is_known(question: Question, seen: set[Question]) -> bool:
+    """Note what a row asks, and return whether another one did before."""
+    content = dataclasses.replace(question, where="", id="")
+    if content in seen:
+        return True
+    seen.add(content)
+    return False
+
+
+def _check_shots(task: Task, candidates: Iterable[Question]) -> None:
+    """Refuse shots of which it is not known how they are answered well."""
+    for question in candidates if task.protocol in GRADED else ():
+        if not question.shown_answer.strip():
+            raise DataError(
+                f"{question.where}: as a shot it has no answer to show; give the task `answer` or "
+                "a reference, or ask without shots"
+            )
 
 
 def _check_unique(task: Task, questions: Iterable[Question]) -> None:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any, TypeVar
+from typing import Any
 
-from raveval import templates
-from raveval.errors import ConfigError, DataError
-from raveval.judging import Rubric, absolute_prompt, clean_prompt, relative_prompt, rubric_from
-from raveval.tasks import Task
-from raveval.tasks.sections import RubricSection
+from raveval.errors import DataError
+from raveval.judging.material import Grounds, Material
+from raveval.tasks import GRADED, Task, judged, rendering
+from raveval.tasks.rendering import Columns, shown
 from raveval.tasks.source import Row
 
 PREFERENCES = ("a", "b", "tie")
 
-Value = TypeVar("Value")
-
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A row as rendered, before any layout; `joint` stands between context and continuation."""
+    """A row as rendered, before any layout; `joint` stands between context and continuation.
+
+    `judge_prompts` are for a model that is the judge, `grounds` for the judge of its answer.
+    """
 
     where: str
     id: str
@@ -32,6 +31,7 @@ class Question:
     references: tuple[str, ...] = ()
     shown_answer: str = ""
     judge_prompts: tuple[str, ...] = ()
+    grounds: Grounds | None = None
     reference_ratings: tuple[float, ...] = ()
     preferred: str | None = None
     instruction: str = ""
@@ -50,12 +50,13 @@ def render(task: Task, row: Row) -> Question:
             begins with the task's key, and leaves the row's place to the caller.
     """
     columns = row.columns
-    prompt = _render(task.prompt, "prompt", columns)
+    grounds = _grounds(task, columns)
+    prompt = _prompt(task, columns, grounds)
     context = prompt.rstrip(" ")
     choices = _choices(task, columns)
     references = _references(task, columns)
     gold = _gold(task, columns, len(choices))
-    text = _render(task.text, "text", columns)
+    text = rendering.text(task.text, "text", columns)
     question = Question(
         where=row.where,
         id=_id(task, row),
@@ -64,47 +65,49 @@ def render(task: Task, row: Row) -> Question:
         choices=choices,
         gold=gold,
         references=references,
-        shown_answer=_shown_answer(task, columns, choices, gold, references),
+        shown_answer=_shown_answer(task, columns, choices, gold, references, grounds),
         judge_prompts=_judge_prompts(task, columns),
+        grounds=grounds,
         reference_ratings=_reference_ratings(task, columns),
         preferred=_preferred(task, columns),
-        instruction=_render(task.instruction, "instruction", columns),
-        unconditional=_render(task.unconditional, "unconditional", columns).rstrip(" "),
+        instruction=rendering.text(task.instruction, "instruction", columns),
+        unconditional=rendering.text(task.unconditional, "unconditional", columns).rstrip(" "),
         text=text,
         counted_text=_counted_text(task, columns, text, choices),
-        group=_label(task.group, "group", columns),
-        cluster=_label(task.cluster, "cluster", columns),
+        group=rendering.label(task.group, "group", columns),
+        cluster=rendering.label(task.cluster, "cluster", columns),
     )
     _check_encodable(question)
     return question
 
 
-def _at(
-    key: str, evaluate: Callable[[Mapping[str, Any]], Value], columns: Mapping[str, Any]
-) -> Value:
-    try:
-        return evaluate(columns)
-    except DataError as exc:
-        raise DataError(f"{key}: {exc}") from exc
+def _judge_prompts(task: Task, columns: Columns) -> tuple[str, ...]:
+    if task.grading is None or task.protocol in GRADED:
+        return ()
+    return judged.prompts(task.grading, task.protocol, columns)
 
 
-def _render(source: str | None, key: str, columns: Mapping[str, Any]) -> str:
-    return "" if not source else _at(key, templates.text(source).render, columns)
+def _grounds(task: Task, columns: Columns) -> Grounds | None:
+    if task.grading is None or task.protocol not in GRADED:
+        return None
+    return judged.grounds(task.grading, columns)
 
 
-def _value(source: str, key: str, columns: Mapping[str, Any]) -> Any:
-    return _at(key, templates.expression(source).value, columns)
+def _prompt(task: Task, columns: Columns, grounds: Grounds | None) -> str:
+    """Return the question; what a judge grades by says it where the task does not."""
+    if task.prompt is None and isinstance(grounds, Material):
+        return "\n\n".join(filter(str.strip, (grounds.context, grounds.instruction)))
+    prompt = rendering.text(task.prompt, "prompt", columns)
+    if grounds is not None and not prompt.strip():
+        raise DataError("prompt: empty; there is nothing to answer")
+    return prompt
 
 
-def _shown(columns: Mapping[str, Any]) -> str:
-    return f"the row's columns: {', '.join(map(str, columns)) or 'none'}"
-
-
-def _strings(key: str, value: Any, columns: Mapping[str, Any]) -> tuple[str, ...]:
+def _strings(key: str, value: Any, columns: Columns) -> tuple[str, ...]:
     if not isinstance(value, list | tuple):
         kind = type(value).__name__
         raise DataError(
-            f"{key}: expected a list of texts, found {kind} {value!r:.60}; {_shown(columns)}"
+            f"{key}: expected a list of texts, found {kind} {value!r:.60}; {shown(columns)}"
         )
     for index, part in enumerate(value):
         if not isinstance(part, str):
@@ -113,16 +116,16 @@ def _strings(key: str, value: Any, columns: Mapping[str, Any]) -> tuple[str, ...
     return tuple(value)
 
 
-def _choices(task: Task, columns: Mapping[str, Any]) -> tuple[str, ...]:
+def _choices(task: Task, columns: Columns) -> tuple[str, ...]:
     if task.continuation is not None:
-        return (_render(task.continuation, "continuation", columns),)
+        return (rendering.text(task.continuation, "continuation", columns),)
     if task.choices is None:
         return ()
     if isinstance(task.choices, str):
-        choices = _strings("choices", _value(task.choices, "choices", columns), columns)
+        choices = _strings("choices", rendering.value(task.choices, "choices", columns), columns)
     else:
         choices = tuple(
-            _render(choice, f"choices[{index}]", columns)
+            rendering.text(choice, f"choices[{index}]", columns)
             for index, choice in enumerate(task.choices)
         )
     if len(choices) < 2:
@@ -133,14 +136,14 @@ def _choices(task: Task, columns: Mapping[str, Any]) -> tuple[str, ...]:
     return choices
 
 
-def _gold(task: Task, columns: Mapping[str, Any], n_choices: int) -> int | None:
+def _gold(task: Task, columns: Columns, n_choices: int) -> int | None:
     if task.gold is None:
         return None
-    value = _value(task.gold, "gold", columns)
+    value = rendering.value(task.gold, "gold", columns)
     if not isinstance(value, int):
         kind = type(value).__name__
         raise DataError(
-            f"gold: expected the index of a choice, found {kind} {value!r:.60}; {_shown(columns)}"
+            f"gold: expected the index of a choice, found {kind} {value!r:.60}; {shown(columns)}"
         )
     if not 0 <= value < n_choices:
         hidden = " (a split whose labels are hidden?)" if value == -1 else ""
@@ -148,10 +151,12 @@ def _gold(task: Task, columns: Mapping[str, Any], n_choices: int) -> int | None:
     return int(value)
 
 
-def _references(task: Task, columns: Mapping[str, Any]) -> tuple[str, ...]:
+def _references(task: Task, columns: Columns) -> tuple[str, ...]:
     if task.references is None:
         return ()
-    references = _strings("references", _value(task.references, "references", columns), columns)
+    references = _strings(
+        "references", rendering.value(task.references, "references", columns), columns
+    )
     if not references and task.no_answer is None:
         raise DataError("references: none, and the task has no `no_answer` for such questions")
     return references
@@ -159,150 +164,66 @@ def _references(task: Task, columns: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _shown_answer(
     task: Task,
-    columns: Mapping[str, Any],
+    columns: Columns,
     choices: tuple[str, ...],
     gold: int | None,
     references: tuple[str, ...],
+    grounds: Grounds | None,
 ) -> str:
     """Return what a shot of this row shows as its answer."""
     if choices:
         return choices[gold or 0]
-    if task.answer is not None and references:
-        return _render(task.answer, "answer", columns)
+    if task.answer is None and isinstance(grounds, Material):
+        return grounds.reference
+    if task.answer is not None and (references or grounds):
+        return rendering.text(task.answer, "answer", columns)
     return references[0] if references else task.no_answer or ""
 
 
-def _judge_prompts(task: Task, columns: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return what a judge is shown: one prompt, or one for each response or order."""
-    grading = task.grading
-    if grading is None:
-        return ()
-    if grading.prompt is not None:
-        return (clean_prompt(_render(grading.prompt, "grading.prompt", columns)).text,)
-    if grading.prompts is not None:
-        return tuple(
-            clean_prompt(_render(prompt, f"grading.prompts[{index}]", columns)).text
-            for index, prompt in enumerate(grading.prompts)
-        )
-    parts = _JudgedParts(
-        instruction=_render(grading.instruction, "grading.instruction", columns),
-        responses=tuple(
-            _render(response, f"grading.responses[{index}]", columns)
-            for index, response in enumerate(grading.responses or (grading.response or "",))
-        ),
-        rubric=_rubric(grading.rubric, columns),
-        reference=_render(grading.reference, "grading.reference", columns),
-        context=_render(grading.context, "grading.context", columns),
-    )
-    if task.protocol == "relative_grading":
-        return parts.relative()
-    return parts.absolute()
-
-
-@dataclass(frozen=True, slots=True)
-class _JudgedParts:
-    """What the prompts of a judge are laid out from."""
-
-    instruction: str
-    responses: tuple[str, ...]
-    rubric: Rubric
-    reference: str
-    context: str
-
-    def absolute(self) -> tuple[str, ...]:
-        """Return one prompt for each response."""
-        return tuple(
-            absolute_prompt(
-                self.instruction,
-                response,
-                rubric=self.rubric,
-                reference=self.reference,
-                context=self.context,
-            )
-            for response in self.responses
-        )
-
-    def relative(self) -> tuple[str, ...]:
-        """Return the prompts of both orders."""
-        first, second = self.responses
-        return tuple(
-            relative_prompt(
-                self.instruction,
-                pair,
-                rubric=self.rubric,
-                reference=self.reference,
-                context=self.context,
-            )
-            for pair in ((first, second), (second, first))
-        )
-
-
-def _rubric(section: RubricSection | None, columns: Mapping[str, Any]) -> Rubric:
-    texts = {
-        key: _render(text, f"grading.rubric.{key}", columns)
-        for key, text in (section.model_dump() if section else {}).items()
-    }
-    try:
-        return rubric_from(texts, where="grading.rubric")
-    except ConfigError as exc:
-        raise DataError(str(exc)) from exc
-
-
-def _reference_ratings(task: Task, columns: Mapping[str, Any]) -> tuple[float, ...]:
+def _reference_ratings(task: Task, columns: Columns) -> tuple[float, ...]:
     if task.reference_ratings is None:
         return ()
-    value = _value(task.reference_ratings, "reference_ratings", columns)
+    value = rendering.value(task.reference_ratings, "reference_ratings", columns)
     ratings = list(value) if isinstance(value, list | tuple) else [value]
     for rating in ratings:
         if isinstance(rating, bool) or not isinstance(rating, int | float) or not isfinite(rating):
             raise DataError(
                 f"reference_ratings: expected a number or a list of numbers, found {value!r:.60}; "
-                f"{_shown(columns)}"
+                f"{shown(columns)}"
             )
     return tuple(float(rating) for rating in ratings)
 
 
-def _preferred(task: Task, columns: Mapping[str, Any]) -> str | None:
+def _preferred(task: Task, columns: Columns) -> str | None:
     if task.preferred is None:
         return None
-    value = _value(task.preferred, "preferred", columns)
+    value = rendering.value(task.preferred, "preferred", columns)
     if value not in PREFERENCES:
         raise DataError(
-            f"preferred: expected 'a', 'b' or 'tie', found {value!r:.60}; {_shown(columns)}"
+            f"preferred: expected 'a', 'b' or 'tie', found {value!r:.60}; {shown(columns)}"
         )
     return str(value)
 
 
-def _counted_text(
-    task: Task, columns: Mapping[str, Any], text: str, choices: tuple[str, ...]
-) -> str | None:
+def _counted_text(task: Task, columns: Columns, text: str, choices: tuple[str, ...]) -> str | None:
     if task.counted_text is not None:
-        return _render(task.counted_text, "counted_text", columns)
+        return rendering.text(task.counted_text, "counted_text", columns)
     if task.continuation is not None:
         return choices[0].strip(" ")
     return None if task.text is None else text
 
 
-def _label(source: str | None, key: str, columns: Mapping[str, Any]) -> str | None:
-    if source is None:
-        return None
-    value = _value(source, key, columns)
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        kind = type(value).__name__
-        raise DataError(f"{key}: expected a text or a whole number, found {kind} {value!r:.60}")
-    return str(value)
-
-
 def _id(task: Task, row: Row) -> str:
     if task.id is None and "id" not in row.columns:
         return str(row.number)
-    return _label(task.id or "row['id']", "id", row.columns) or ""
+    return rendering.label(task.id or "row['id']", "id", row.columns) or ""
 
 
 def _check_encodable(question: Question) -> None:
     parts = (
         *(question.id, question.context, question.text),
         *(*question.choices, *question.references, *question.judge_prompts),
+        *(question.grounds.fields().values() if question.grounds else ()),
     )
     try:
         for part in (

@@ -128,6 +128,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 """Published settings (arXiv 2310.08491, appendix; version 2 from its authors' package)."""
 
 ANSWERING = Sampling(max_output_tokens=64, stop=("\n",))
+GENERATING = Sampling(max_output_tokens=1024)
 JUDGING = Sampling(
     max_output_tokens=1024,
     temperature=1.0,
@@ -154,6 +155,8 @@ class GradingSection(Strict):
 
     prompt: Text | None = None
     prompts: Annotated[tuple[Text, Text], Field(strict=False)] | None = None
+    template: Text | None = None
+    pair_template: Text | None = None
     instruction: Text | None = None
     response: Text | None = None
     responses: Annotated[tuple[Text, Text], Field(strict=False)] | None = None
@@ -175,23 +178,54 @@ class GradingSection(Strict):
         Raises:
             ValueError: with the keys that are missing or too many.
         """
-        is_single = protocol == "absolute_grading"
-        whole, shown = ("prompt", "response") if is_single else ("prompts", "responses")
         given = {key for key in _PROMPT_KEYS if getattr(self, key) is not None}
-        needed = {"instruction", shown, "rubric"}
-        if given == {whole}:
+        whole, parts = _SHAPES[protocol]
+        if given - {"pair_template"} in [{key} for key in whole]:
+            self._check_slots()
             return
-        if whole in given:
-            raise ValueError(f"grading: `{whole}` is the whole prompt; leave the others out")
-        if needed - given:
-            missing = ", ".join(sorted(needed - given))
-            raise ValueError(f"grading: {missing}: missing (or give `{whole}`, the whole prompt)")
-        if given - needed - {"reference", "context"}:
-            useless = ", ".join(sorted(given - needed - {"reference", "context"}))
+        whole_given = sorted(given & set(whole))
+        if whole_given:
+            raise ValueError(
+                f"grading: `{whole_given[0]}` is the whole prompt; leave the others out"
+            )
+        useless = ", ".join(sorted(given - {*parts, *_OPTIONAL_PARTS}))
+        missing = ", ".join(sorted(set(parts) - given))
+        if missing:
+            raise ValueError(
+                f"grading: {missing}: missing (or give `{whole[0]}`, the whole prompt)"
+            )
+        if useless:
             raise ValueError(f"grading: {useless}: protocol {protocol} has no use for it")
 
+    def _check_slots(self) -> None:
+        """Refuse a template that does not show each response once."""
+        if self.pair_template is not None and self.template is None:
+            raise ValueError("grading: pair_template: is for tasks that also have a `template`")
+        for key, names in SLOTS.items():
+            source = getattr(self, key)
+            for name in names if source is not None else ():
+                if not templates.shows_once(source, name):
+                    raise ValueError(
+                        f"grading.{key}: has to show `{{{{ {name} }}}}` once, as it is: an answer "
+                        "that is not there yet can be neither changed nor looked at"
+                    )
 
+
+SLOTS: Mapping[str, tuple[str, ...]] = {
+    "template": ("response",),
+    "pair_template": ("response_a", "response_b"),
+}
+"""The variables that stand for responses to come, in their order."""
+
+_SHAPES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    # protocol: the keys that are a whole prompt, the parts needed instead
+    "absolute_grading": (("prompt",), ("instruction", "response", "rubric")),
+    "ranking": (("prompts",), ("instruction", "responses", "rubric")),
+    "relative_grading": (("prompts",), ("instruction", "responses", "rubric")),
+    "open_generation": (("prompt", "template"), ("instruction", "rubric")),
+}
+_OPTIONAL_PARTS = ("reference", "context")
 _PROMPT_KEYS = (
-    *("prompt", "prompts", "instruction", "response", "responses"),
-    *("rubric", "reference", "context"),
+    *("prompt", "prompts", "template", "pair_template"),
+    *("instruction", "response", "responses", "rubric", *_OPTIONAL_PARTS),
 )
