@@ -9,9 +9,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from raveval import registry
 from raveval.errors import ConfigError, nearest
@@ -81,43 +88,61 @@ class TaskConfig(Strict):
     num_fewshot: int | None = Field(default=None, ge=0)
     fewshot_path: str | None = None
     sampling: SamplingSection | None = None
+    judge_sampling: SamplingSection | None = None
     metrics: list[str] | None = Field(default=None, min_length=1)
+
+
+def _model_shorthand(value: Any) -> Any:
+    """A plain string is `demo`, a directory where one exists, or else a hub id."""
+    return model_source(value) if isinstance(value, str) else value
+
+
+def _engine_shorthand(value: Any) -> Any:
+    """`vllm` or `{name: vllm, prefix_reuse: false}`: options stand beside the name."""
+    if isinstance(value, str):
+        return {"name": value}
+    if isinstance(value, Mapping) and "name" in value and "options" not in value:
+        return {
+            "name": value["name"],
+            "options": {k: v for k, v in value.items() if k != "name"},
+        }
+    return value
+
+
+class JudgeConfig(Strict):
+    """The model that grades the answers of another one, and what hosts it.
+
+    `chat` unset: it is asked in chat turns where it has a template.
+    """
+
+    model: Annotated[ModelConfig, BeforeValidator(_model_shorthand)]
+    engine: Annotated[EngineConfig, BeforeValidator(_engine_shorthand)] = EngineConfig(name="vllm")
+    chat: bool | None = None
 
 
 class EvaluateConfig(Strict):
     """All that can move a number.
 
-    `chat` unset: a judge is asked in chat turns where its model has a template, all else is asked
-    as plain text.
+    `chat` unset: evaluators, and models that answer instructions, are asked in chat turns where the
+    model has a template; all else is asked as plain text. `judge` grades the answers of tasks that
+    need one, and compares them with those of `baseline`, the directory of another run.
     """
 
-    model: ModelConfig
+    model: Annotated[ModelConfig, BeforeValidator(_model_shorthand)]
     tasks: list[TaskConfig] = Field(min_length=1)
-    engine: EngineConfig = EngineConfig(name="vllm")
-    judge: ModelConfig | None = None
+    engine: Annotated[EngineConfig, BeforeValidator(_engine_shorthand)] = EngineConfig(name="vllm")
+    judge: JudgeConfig | None = None
+    baseline: str | None = None
     seed: int = Field(default=1234, ge=0, lt=2**63)
     chat: bool | None = None
     system_prompt: str | None = None
     on_overlong: Literal["refuse", "count"] = "refuse"
 
-    @field_validator("model", "judge", mode="before")
+    @field_validator("judge", mode="before")
     @classmethod
-    def _model_shorthand(cls, value: Any) -> Any:
-        """A plain string is `demo`, a directory where one exists, or else a hub id."""
-        return model_source(value) if isinstance(value, str) else value
-
-    @field_validator("engine", mode="before")
-    @classmethod
-    def _engine_shorthand(cls, value: Any) -> Any:
-        """`vllm` or `{name: vllm, prefix_reuse: false}`: options stand beside the name."""
-        if isinstance(value, str):
-            return {"name": value}
-        if isinstance(value, Mapping) and "name" in value and "options" not in value:
-            return {
-                "name": value["name"],
-                "options": {k: v for k, v in value.items() if k != "name"},
-            }
-        return value
+    def _judge_shorthand(cls, value: Any) -> Any:
+        """A plain string is the judge's model."""
+        return {"model": value} if isinstance(value, str) else value
 
     @field_validator("tasks", mode="before")
     @classmethod
@@ -134,8 +159,20 @@ class EvaluateConfig(Strict):
         return self
 
 
+class JudgePlacement(Strict):
+    """On what the judge runs; it has the resources to itself, after the candidate is done."""
+
+    replicas: int = Field(default=1, ge=1)
+    cpus_per_replica: float | None = Field(default=None, gt=0)
+    gpus_per_replica: float | None = Field(default=None, ge=0)
+
+
 class RunSection(Strict):
-    """All that cannot move a number: where results go, and on what they are computed."""
+    """All that cannot move a number: where results go, and on what they are computed.
+
+    `answers_from` is the directory of another run that was asked the same of the same model: its
+    answers are taken over, so that another judge can grade them.
+    """
 
     output: str
     replicas: int = Field(default=1, ge=1)
@@ -146,6 +183,8 @@ class RunSection(Strict):
     deadline_seconds: float = Field(default=1800.0, gt=0)
     retry_failed: bool = False
     address: str | None = None
+    judge: JudgePlacement = JudgePlacement()
+    answers_from: str | None = None
 
     @field_validator("output")
     @classmethod
@@ -221,26 +260,26 @@ def looks_local(model: str) -> bool:
     return model.startswith(("/", "./", "../", "~")) or Path(model).expanduser().exists()
 
 
-def engine_options(engine: EngineConfig) -> Any:
+def engine_options(engine: EngineConfig, *, where: str = "evaluate.engine") -> Any:
     """Return the `Options` of the engine's module with what the config sets.
 
     Raises:
-        ConfigError: unknown engine, unknown option or a value of the wrong type.
+        ConfigError: unknown engine, unknown option or a value of the wrong type; names `where`.
     """
     options = registry.load("engines", engine.name).Options
     known = [field.name for field in dataclasses.fields(options)]
     for key in engine.options:
         if key == "data_parallel_size":
             raise ConfigError(
-                "evaluate.engine.data_parallel_size: replicas are raveval's own; "
-                "set run.replicas instead"
+                f"{where}.data_parallel_size: replicas are raveval's own; set run.replicas (or "
+                "run.judge.replicas) instead"
             )
         if key not in known:
-            raise ConfigError(f"evaluate.engine.{key}: unknown option; {nearest(key, known)}")
+            raise ConfigError(f"{where}.{key}: unknown option; {nearest(key, known)}")
     try:
         return TypeAdapter(options).validate_python(engine.options)
     except ValidationError as exc:
-        faults = (f"evaluate.engine.{fault['loc'][0]}: {fault['msg']}" for fault in exc.errors())
+        faults = (f"{where}.{fault['loc'][0]}: {fault['msg']}" for fault in exc.errors())
         raise ConfigError("\n".join(faults)) from exc
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
-from raveval.protocols import EvaluationProtocol, TaskSettings
+from raveval.protocols import Ask, EvaluationProtocol, GradedProtocol, TaskSettings
 from raveval.types import (
+    Completion,
     Example,
     Failure,
     Generate,
@@ -21,6 +22,7 @@ from raveval.types import (
 )
 
 _SHORT_IN_A_ROW = 200
+_Recipe = Callable[[Example, Ask], Awaitable[object]]
 
 
 class Encoder(Protocol):
@@ -50,8 +52,35 @@ def lengths(
     Raises:
         ConfigError: the engine's encoder has a `check`, and it refuses a request.
     """
+
+    def answer(example: Example, ask: Ask) -> Awaitable[object]:
+        return protocol.answer(example, ask, settings)
+
+    return _lengths(examples, answer, encoder)
+
+
+def verdict_lengths(
+    examples: Sequence[Example],
+    protocol: GradedProtocol,
+    settings: TaskSettings,
+    encoder: Encoder,
+) -> dict[str, int]:
+    """Return, as `lengths` does, the tokens that a judge needs where every answer is empty.
+
+    Raises:
+        ConfigError: as `lengths`.
+    """
+    nothing = (Completion("", "stop", n_prompt_tokens=0, n_output_tokens=0),)
+
+    def grade(example: Example, ask: Ask) -> Awaitable[object]:
+        return protocol.grade(example, nothing, ask, settings)
+
+    return _lengths(examples, grade, encoder)
+
+
+def _lengths(examples: Sequence[Example], recipe: _Recipe, encoder: Encoder) -> dict[str, int]:
     with ThreadPoolExecutor(1) as thread:  # a notebook's own loop already runs in this one
-        requests = thread.submit(asyncio.run, _requests(examples, protocol, settings)).result()
+        requests = thread.submit(asyncio.run, _requests(examples, recipe)).result()
     check = getattr(encoder, "check", None)  # a server may lack what a sampling needs
     if check is not None:
         for request in itertools.chain.from_iterable(requests.values()):
@@ -68,9 +97,7 @@ def lengths(
     return lengths
 
 
-async def _requests(
-    examples: Sequence[Example], protocol: EvaluationProtocol, settings: TaskSettings
-) -> dict[str, list[Request]]:
+async def _requests(examples: Sequence[Example], recipe: _Recipe) -> dict[str, list[Request]]:
     """Return what would be asked about each example, by id."""
     requests: dict[str, list[Request]] = {}
     for example in examples:
@@ -80,7 +107,7 @@ async def _requests(
             asked.append(request)
             return Failure(Status.INVALID, "only measured")
 
-        await protocol.answer(example, note, settings)
+        await recipe(example, note)
     return requests
 
 
@@ -116,13 +143,21 @@ def _prompt_bytes(prompt: Prompt) -> int:
 
 
 def overlong_message(
-    task: str, too_long: Mapping[str, int], n_examples: int, max_model_len: int
+    task: str,
+    too_long: Mapping[str, int],
+    n_examples: int,
+    max_model_len: int,
+    *,
+    role: str = "model",
 ) -> str:
-    """Say which prompts do not fit, and what to do."""
+    """Say which prompts do not fit the model or judge, and what to do."""
     id, n_tokens = max(too_long.items(), key=lambda pair: pair[1])
+    needs = "before there is an answer in its prompt" if role == "judge" else "ask for fewer shots"
+    shorter = "" if role == "judge" else f"{needs}, "
+    already = f" {needs}" if role == "judge" else ""
     return (
-        f"task {task!r}: {len(too_long)} of {n_examples} examples do not fit the model's context "
-        f"of {max_model_len} tokens; the longest, {id!r}, needs {n_tokens}. Raise "
-        "max_model_len, ask for fewer shots, or set on_overlong: count to evaluate the others "
-        "and count these as overlong"
+        f"task {task!r}: {len(too_long)} of {n_examples} examples do not fit the {role}'s context "
+        f"of {max_model_len} tokens; the longest, {id!r}, needs {n_tokens}{already}. Raise "
+        f"max_model_len, {shorter}or set on_overlong: count to evaluate the others and count these "
+        "as overlong"
     )

@@ -45,6 +45,7 @@ class Placement:
     shard_size: int
     examples_in_flight: int
     address: str | None
+    section: str = "run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def execute(
         RavevalError: a replica could not load the model; the message is the engine's own.
         RunError: the pipeline broke; committed shards stay.
     """
-    with _cluster(placement.address):
+    with cluster(placement.address):
         import ray.data
         import ray.exceptions
 
@@ -135,8 +136,12 @@ def _told_while_waiting(
 
 
 @contextlib.contextmanager
-def _cluster(address: str | None) -> Iterator[None]:
-    """Use the cluster at hand, connect to one, or start a quiet one here and end it afterwards."""
+def cluster(address: str | None) -> Iterator[None]:
+    """Use the cluster at hand, connect to one, or start a quiet one here and end it afterwards.
+
+    Raises:
+        ResourceError: there is no cluster at the address.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     import ray
     import ray.data
@@ -254,8 +259,8 @@ def _resources(
     slots = sum(_fitting(node, cpus, gpus) for node in nodes)
     if slots < placement.replicas:
         raise ResourceError(
-            f"run.replicas: {placement.replicas} replicas of {cpus:g} CPUs and {gpus:g} GPUs do "
-            f"not fit: {len(nodes)} node(s) with {total['CPU']:g} CPUs and {total['GPU']:g} GPUs "
+            f"{placement.section}.replicas: {placement.replicas} replicas of {cpus:g} CPUs and "
+            f"{gpus:g} GPUs do not fit: {len(nodes)} node(s) with {total['CPU']:g} CPUs and {total['GPU']:g} GPUs "
             f"in all hold {slots}. Ask for fewer replicas, or for less for each"
         )
     return {"num_cpus": cpus, "num_gpus": gpus}

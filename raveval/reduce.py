@@ -8,7 +8,7 @@ cannot hide.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -33,9 +33,7 @@ def reduce_run(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
     receipts = {
         name: _receipts(directory, name, entry) for name, entry in manifest["tasks"].items()
     }
-    engines = {
-        _frozen(receipt.engine): receipt.engine for each in receipts.values() for receipt in each
-    }
+    done = [receipt for each in receipts.values() for receipt in each]
     evaluate = manifest["config"]["evaluate"]
     return Results(
         model=manifest["model"],
@@ -51,7 +49,8 @@ def reduce_run(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
             "seed": evaluate["seed"],
             "chat": evaluate["chat"],
             "engine": evaluate["engine"]["name"],
-            "loaded": [engines[key] for key in sorted(engines)],
+            "loaded": _distinct(receipt.engine for receipt in done),
+            **_judge_settings(manifest, done),
         },
         times={"started": manifest["started"], "finished": manifest.get("finished")},
     )
@@ -89,11 +88,13 @@ def _task_results(
 ) -> TaskResults:
     states = [receipt.states for receipt in receipts]
     groups = sorted({group for each in states for group in each.states} - {POOLED})
-    usage = Usage()
+    usage, judge_usage = Usage(), None
     by_status: Counter[str] = Counter()
     tally: Counter[str] = Counter()
     for each in states:
         usage += each.usage
+        if each.judge_usage is not None:
+            judge_usage = (judge_usage or Usage()) + each.judge_usage
         by_status.update(each.by_status)
         tally.update(each.counts)
     states_of = {group: _merged(states, group, entry["metrics"]) for group in (POOLED, *groups)}
@@ -113,6 +114,7 @@ def _task_results(
         ),
         source=entry["provenance"],
         failures=_failures(directory, receipts),
+        judge_usage=judge_usage,
     )
 
 
@@ -157,5 +159,23 @@ def _failures(directory: RunDirectory, receipts: Sequence[Receipt]) -> dict[str,
     return dict(list(found.items())[:_SHOWN_FAILURES])
 
 
-def _frozen(settings: Mapping[str, Any]) -> str:
-    return repr(sorted(settings.items(), key=lambda item: item[0]))
+def _judge_settings(manifest: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, object]:
+    """Return by what the answers were graded; nothing where none were."""
+    if manifest.get("judge") is None:
+        return {}
+    evaluate = manifest["config"]["evaluate"]
+    loaded = _distinct(receipt.judge for receipt in receipts if receipt.judge is not None)
+    return {
+        "judge": {
+            "model": manifest["judge"],
+            "engine": evaluate["judge"]["engine"]["name"],
+            "loaded": loaded,
+        },
+        **({} if evaluate["baseline"] is None else {"baseline": evaluate["baseline"]}),
+    }
+
+
+def _distinct(settings: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return what replicas loaded, each kind once, in an order that does not depend on them."""
+    found = {repr(sorted(each.items(), key=lambda item: item[0])): each for each in settings}
+    return [found[key] for key in sorted(found)]

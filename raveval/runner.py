@@ -15,9 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from raveval import pipeline, report
-from raveval.config import RunConfig, engine_options, load_config
+from raveval.config import RunConfig, load_config
 from raveval.errors import DataError
-from raveval.evaluate import TaskSpec
+from raveval.evaluate import Stage, TaskSpec
 from raveval.plan import (
     Plan,
     make_plan,
@@ -29,6 +29,7 @@ from raveval.plan import (
 from raveval.progress import Progress
 from raveval.protocols import Grading, TaskSettings
 from raveval.reduce import reduce_run
+from raveval.reuse import take_over
 from raveval.scoring import n_changed, score_shard, stored
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Results, Sampling, Shard
@@ -68,17 +69,20 @@ def run(config: Config, *, say: Say = _silent) -> Results:
         if checked.run.retry_failed:
             n_dropped = sum(directory.drop_failed(shard) for shard in shards)
             say(f"{n_dropped} shards with failed examples are asked again")
+        if checked.run.answers_from is not None:
+            take_over(checked.run.answers_from, directory, manifest, shards, say=say)
         wanted = {n: entry["score_fingerprint"] for n, entry in manifest["tasks"].items()}
         unscored = [
             shard
             for shard in shards
             if directory.finished(shard, score_fingerprint=wanted[shard.task]) is None
         ]
-        unanswered = _score_stored(directory, unscored, manifest, say)
-        if len(unanswered) < len(shards):
-            say(f"{len(shards) - len(unanswered)} of {len(shards)} shards are done already")
-        if unanswered:
-            _execute(directory, planned, manifest, unanswered, say)
+        missing = _score_stored(directory, unscored, manifest, say)
+        if len(missing) < len(shards):
+            say(f"{len(shards) - len(missing)} of {len(shards)} shards are done already")
+        if missing:
+            with pipeline.cluster(checked.run.address):
+                _execute(directory, planned, manifest, missing, say)
         manifest["finished"] = _now()
         directory.write_manifest(manifest)
         return _write_results(directory, manifest)
@@ -107,7 +111,9 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
         for entry in manifest["tasks"].values():
             spec = task_spec(entry)
             entry["score"] = score_inputs(spec.protocol, spec.settings, spec.metrics)
-            entry["score_fingerprint"] = score_fingerprint(entry["reply"], entry["score"])
+            entry["score_fingerprint"] = score_fingerprint(
+                entry["reply"], entry.get("verdict"), entry["score"]
+            )
         run_directory.write_manifest(manifest)
         shards = [
             shard
@@ -117,7 +123,8 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
         unanswered = _score_stored(run_directory, shards, manifest, say)
         if unanswered:
             raise DataError(
-                f"{directory}: {len(unanswered)} of {len(shards)} shards have no stored replies; "
+                f"{directory}: {len(unanswered)} of {len(shards)} shards have no stored replies, "
+                "or no verdicts on them; "
                 "run the run to its end first"
             )
         say(f"{len(shards)} shards scored again")
@@ -126,12 +133,16 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """How far a task is; `by_status` counts the examples of its finished shards."""
+    """How far a task is; `by_status` counts the examples of its finished shards.
+
+    `n_shards_to_grade` are answered, and wait for the judge.
+    """
 
     n_shards: int
     n_shards_done: int
     n_examples: int
     by_status: Mapping[str, int]
+    n_shards_to_grade: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +167,21 @@ def status(directory: str | Path) -> RunStatus:
     for name, entry in manifest["tasks"].items():
         shards = shards_of(name, entry["n_examples"], entry["shard_size"])
         wanted = entry["score_fingerprint"]
-        found = (run_directory.finished(shard, score_fingerprint=wanted) for shard in shards)
+        found = [run_directory.finished(shard, score_fingerprint=wanted) for shard in shards]
         receipts = [receipt for receipt in found if receipt is not None]
         by_status: Counter[str] = Counter()
         for receipt in receipts:
             by_status.update(receipt.states.by_status)
+        spec = task_spec(entry)
+        missing = [shard for shard, receipt in zip(shards, found, strict=True) if receipt is None]
         tasks[name] = TaskStatus(
-            len(shards), len(receipts), entry["n_examples"], dict(sorted(by_status.items()))
+            len(shards),
+            len(receipts),
+            entry["n_examples"],
+            dict(sorted(by_status.items())),
+            sum(stored(run_directory, shard, spec)[0] is not None for shard in missing)
+            if spec.is_graded
+            else 0,
         )
     complete = all(task.n_shards == task.n_shards_done for task in tasks.values())
     return RunStatus(str(directory), manifest["model"], complete, tasks)
@@ -187,16 +206,24 @@ def load_results(directory: str | Path) -> Results:
 def task_spec(entry: Mapping[str, Any]) -> TaskSpec:
     """Return what workers need of a task's entry in run.json."""
     settings = dict(entry["settings"])
-    sampling = {**settings.pop("sampling")}
-    sampling["stop"] = tuple(sampling["stop"])
-    grading = Grading(**settings.pop("grading", {}))
+    judge_sampling = settings.pop("judge_sampling", None)
     return TaskSpec(
         protocol=entry["protocol"],
-        settings=TaskSettings(sampling=Sampling(**sampling), grading=grading, **settings),
+        settings=TaskSettings(
+            sampling=_sampling(settings.pop("sampling")),
+            judge_sampling=None if judge_sampling is None else _sampling(judge_sampling),
+            grading=Grading(**settings.pop("grading", {})),
+            **settings,
+        ),
         metrics=tuple(entry["metrics"]),
         reply_fingerprint=entry["reply_fingerprint"],
         score_fingerprint=entry["score_fingerprint"],
+        verdict_fingerprint=entry.get("verdict_fingerprint"),
     )
+
+
+def _sampling(content: Mapping[str, Any]) -> Sampling:
+    return Sampling(**{**content, "stop": tuple(content["stop"])})
 
 
 def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
@@ -204,7 +231,7 @@ def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
     earlier = directory.read_manifest()
     manifest = manifest_of(planned, earlier, started=_now())
     for task in planned.tasks:
-        digest = task.reply["examples"]
+        digest = task.examples_digest
         if not directory.has_examples(task.name, digest=digest):
             directory.write_examples(task.name, task.examples, digest=digest)
     directory.write_manifest(manifest)
@@ -218,39 +245,76 @@ def _execute(
     missing: Sequence[Shard],
     say: Say,
 ) -> None:
-    evaluate, section = planned.config.evaluate, planned.config.run
+    """Have the candidate answer what is not answered, then the judge grade what needs it.
+
+    Never both at once: each has the accelerators to itself, and the judge reads committed replies.
+    """
+    specs = {name: task_spec(entry) for name, entry in manifest["tasks"].items()}
+    unanswered = [s for s in missing if stored(directory, s, specs[s.task])[0] is None]
+    if unanswered:
+        _pass(directory, planned, specs, unanswered, Stage.ANSWER, say)
+    if planned.judge is not None:
+        ungraded = [shard for shard in missing if specs[shard.task].is_graded]
+        _pass(directory, planned, specs, ungraded, Stage.GRADE, say)
+
+
+def _pass(
+    directory: RunDirectory,
+    planned: Plan,
+    specs: Mapping[str, TaskSpec],
+    shards: Sequence[Shard],
+    stage: Stage,
+    say: Say,
+) -> None:
+    """Send shards through the replicas of one model."""
+    section = planned.config.run
+    is_judge = stage is Stage.GRADE
+    model = planned.judge if is_judge and planned.judge is not None else planned.model
     session = uuid.uuid4().hex[:12]
     directory.begin_session(session)
     spec = WorkerSpec(
         directory=str(directory.path.absolute()),
         session=session,
-        engine=evaluate.engine.name,
-        options=engine_options(evaluate.engine),
-        model=dataclasses.replace(planned.model, max_model_len=planned.max_model_len),
-        tasks={name: task_spec(entry) for name, entry in manifest["tasks"].items()},
+        stage=stage,
+        engine=model.engine,
+        options=model.options,
+        model=model.loadable,
+        tasks={name: task for name, task in specs.items() if task.is_graded or not is_judge},
         deadline_seconds=section.deadline_seconds,
-        loaded=_loaded(directory, planned.shards()),
+        loaded=_loaded(directory, planned.shards(), specs, stage),
     )
+    share = section.judge if is_judge else section
     placement = pipeline.Placement(
-        replicas=section.replicas,
-        cpus_per_replica=section.cpus_per_replica,
-        gpus_per_replica=section.gpus_per_replica,
+        replicas=share.replicas,
+        cpus_per_replica=share.cpus_per_replica,
+        gpus_per_replica=share.gpus_per_replica,
         shard_size=section.shard_size,
         examples_in_flight=section.examples_in_flight,
         address=section.address,
+        section="run.judge" if is_judge else "run",
     )
-    n_examples = sum(shard.stop - shard.start for shard in missing)
+    n_examples = sum(shard.stop - shard.start for shard in shards)
     began = time.monotonic()
     with Progress(n_examples, say=say) as progress:
-        for done in pipeline.execute(missing, spec, placement, say=say):
+        for done in pipeline.execute(shards, spec, placement, say=say):
             progress.add(done.n_examples, n_missing=done.n_missing, n_tokens=done.n_tokens)
-    say(f"answered {n_examples} examples in {time.monotonic() - began:.0f} s")
+    verb = "graded" if is_judge else "answered"
+    say(f"{verb} {n_examples} examples in {time.monotonic() - began:.0f} s")
 
 
-def _loaded(directory: RunDirectory, shards: Sequence[Shard]) -> Mapping[str, Any] | None:
-    """Return what engine made the replies that are there; None where there are none."""
-    receipts = (directory.read_receipt(shard) for shard in shards)
-    return next((receipt.engine for receipt in receipts if receipt is not None), None)
+def _loaded(
+    directory: RunDirectory,
+    shards: Sequence[Shard],
+    specs: Mapping[str, TaskSpec],
+    stage: Stage,
+) -> Mapping[str, Any] | None:
+    """Return what engine made what a stage has made so far; None where there is nothing."""
+    for shard in shards:
+        replies, verdicts = stored(directory, shard, specs[shard.task])
+        made = verdicts if stage is Stage.GRADE else replies
+        if made is not None:
+            return made.engine
+    return None
 
 
 def _score_stored(

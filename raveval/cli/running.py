@@ -70,7 +70,8 @@ def _status(directory: Directory) -> None:
     print(f"{status.directory}: {status.model}")
     for name, task in status.tasks.items():
         kinds = ", ".join(f"{n} {kind}" for kind, n in task.by_status.items())
-        shards = f"{task.n_shards_done} of {task.n_shards} shards done"
+        waiting = f", {task.n_shards_to_grade} wait for the judge" * bool(task.n_shards_to_grade)
+        shards = f"{task.n_shards_done} of {task.n_shards} shards done{waiting}"
         print(f"  {name}: {shards}, {task.n_examples} examples{f' ({kinds})' if kinds else ''}")
     if status.complete:
         print("complete; `raveval report` shows its numbers")

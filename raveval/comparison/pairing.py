@@ -112,6 +112,7 @@ def check_comparable(a: OpenRun, b: OpenRun, task: str) -> None:
             f"{b.name}: not comparable with {a.name}: {what} of task {task!r} is {new!r} here, "
             f"{old!r} there. Evaluate both models with the same settings"
         )
+    _check_judged_alike(a, b, task)
     difference = first_difference(a.tasks[task]["score"], b.tasks[task]["score"])
     if difference is not None:
         key, old, new = difference
@@ -121,6 +122,22 @@ def check_comparable(a: OpenRun, b: OpenRun, task: str) -> None:
         raise MismatchError(
             f"{b.name}: not comparable with {a.name}: task {task!r} was scored with {key} = "
             f"{new!r} here, {old!r} there. {remedy}"
+        )
+
+
+def _check_judged_alike(a: OpenRun, b: OpenRun, task: str) -> None:
+    """Refuse runs whose answers were graded by other judges, or against something else."""
+    verdict_a, verdict_b = (run.tasks[task].get("verdict") or {} for run in (a, b))
+    difference = first_difference(verdict_a, verdict_b)
+    if difference is not None:
+        key, old, new = difference
+        what = {"material": "what the judge goes by (rubrics, references, a baseline)"}.get(
+            key, f"{key} of the judge"
+        )
+        raise MismatchError(
+            f"{b.name}: not comparable with {a.name}: {what} in task {task!r} is {new!r} here, "
+            f"{old!r} there. run.answers_from takes over the answers of a run, to have them graded "
+            "like the other's"
         )
 
 

@@ -152,6 +152,7 @@ def _task_content(task: TaskResults) -> dict[str, Any]:
             "by_status": {str(status): n for status, n in task.coverage.by_status.items()},
         },
         "usage": asdict(task.usage),
+        **({} if task.judge_usage is None else {"judge_usage": asdict(task.judge_usage)}),
         "protocol": task.protocol,
         "num_fewshot": task.num_fewshot,
         "version": task.version,
@@ -175,7 +176,7 @@ def _read_task(content: Any, where: str) -> TaskResults:
     return TaskResults(
         metrics=_read_metrics(_field(task, "metrics", (dict,), where), f"{where}.metrics"),
         coverage=_read_coverage(_field(task, "coverage", (dict,), where), f"{where}.coverage"),
-        usage=Usage(**_read(_field(task, "usage", (dict,), where), _USAGE, f"{where}.usage")),
+        usage=_read_usage(_field(task, "usage", (dict,), where), f"{where}.usage"),
         protocol=_field(task, "protocol", (str,), where),
         num_fewshot=_field(task, "num_fewshot", (int,), where),
         version=_field(task, "version", (int,), where),
@@ -184,7 +185,14 @@ def _read_task(content: Any, where: str) -> TaskResults:
         notes=_each(_field(task, "notes", (dict,), where), f"{where}.notes", _read_count),
         source=_texts(_field(task, "source", (dict,), where), f"{where}.source"),
         failures=_texts(_field(task, "failures", (dict,), where), f"{where}.failures"),
+        judge_usage=_read_usage(task["judge_usage"], f"{where}.judge_usage")
+        if "judge_usage" in task
+        else None,
     )
+
+
+def _read_usage(content: Any, where: str) -> Usage:
+    return Usage(**_read(_mapping(content, where), _USAGE, where))
 
 
 def _read_metrics(content: Any, where: str) -> dict[str, Estimate]:

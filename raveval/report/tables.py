@@ -247,7 +247,12 @@ def macro_lines(macro: Mapping[str, Estimate]) -> Iterator[str]:
 
 def usage_table(results: Results) -> Table:
     """Return what each task cost."""
-    usages = [(plain(name), task.usage) for name, task in results.tasks.items()]
+    usages = [
+        (plain(label), usage)
+        for name, task in results.tasks.items()
+        for label, usage in ((name, task.usage), (f"{name}: judge", task.judge_usage))
+        if usage is not None
+    ]
     if len(usages) > 1:
         usages.append(("all", sum((usage for _, usage in usages), Usage())))
     rows = [

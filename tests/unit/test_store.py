@@ -76,11 +76,9 @@ def test_replicas_of_an_earlier_driver_are_told_apart(tmp_path: Path) -> None:
 def test_receipts_come_back_unchanged(receipt: Receipt, tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     assert directory.read_receipt(SHARD) is None
-    directory.begin(SHARD, session="s")
     directory.commit_scores(receipt, pa.table({"id": ["a"]}))
     assert directory.read_receipt(SHARD) == receipt
     assert directory.read_records(SHARD).to_pylist() == [{"id": "a"}]
-    assert not list((tmp_path / "attempts" / "task").iterdir())
 
 
 @pytest.mark.parametrize("stage", Stage)
@@ -89,7 +87,9 @@ def test_replies_of_another_fingerprint_or_stage_are_not_there(
 ) -> None:
     directory = RunDirectory(tmp_path)
     replies = Replies(pa.table({"id": ["a"]}), "mine", {"engine": "e"}, 1.5)
+    directory.begin(SHARD, session="s")
     directory.commit_replies(SHARD, replies, stage=stage)
+    assert not list((tmp_path / "attempts" / "task").iterdir())
     found = directory.read_replies(SHARD, fingerprint="mine", stage=stage)
     assert found is not None
     assert (found.engine, found.engine_seconds) == ({"engine": "e"}, 1.5)

@@ -1,0 +1,105 @@
+"""Refuses what cannot become a run, before data is read or a model is loaded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from raveval import tasks
+from raveval.config import EvaluateConfig, RunConfig, TaskConfig
+from raveval.errors import ConfigError, MismatchError, Refused, ResourceError, nearest
+from raveval.evaluate import graded, load_metric, load_protocol
+from raveval.protocols import EvaluationProtocol, schema
+from raveval.store import LAYOUT
+
+
+def check_metrics(task: str, metrics: Sequence[str], protocol: EvaluationProtocol) -> None:
+    """Refuse metrics that a task's records cannot feed, or that give two numbers one name."""
+    columns = schema(protocol.COLUMNS).names
+    for name in metrics:
+        lacking = [column for column in load_metric(name).needs if column not in columns]
+        if lacking:
+            raise ConfigError(
+                f"task {task!r}: metric {name!r} needs the column {lacking[0]!r}, which its "
+                f"protocol does not record; {nearest(lacking[0], columns)}"
+            )
+    _check_estimates(task, metrics)
+
+
+def _check_estimates(task: str, metrics: Sequence[str]) -> None:
+    """Refuse metrics that would report two numbers under one name."""
+    family_of: dict[str, str] = {}
+    for family in dict.fromkeys(metrics):
+        metric = load_metric(family)
+        for name in metric.compute(metric.init()):
+            if name in family_of:
+                raise ConfigError(
+                    f"task {task!r}: metrics {family_of[name]!r} and {family!r} both give an "
+                    f"estimate {name!r}; take one of them, or two tasks of other names"
+                )
+            family_of[name] = family
+
+
+def check_names(entries: Sequence[TaskConfig]) -> None:
+    """Refuse two tasks of one name before their data is read."""
+    seen: set[str] = set()
+    for entry in entries:
+        name = entry.name or tasks.load_task(entry.task).name
+        if name in seen:
+            raise ConfigError(
+                f"evaluate.tasks: {name!r} stands twice; give one of them another `name`"
+            )
+        seen.add(name)
+
+
+def check_judge(evaluate: EvaluateConfig) -> None:
+    """Refuse answers that nobody would grade, and a judge or a baseline that no task needs."""
+    names = [entry.name or entry.task for entry in evaluate.tasks if _is_graded(entry)]
+    if names and evaluate.judge is None:
+        raise ConfigError(
+            f"task {names[0]!r}: a judge grades its answers, and none is given. Set evaluate.judge "
+            "(or --judge) to a model: `demo`, a directory or a hub id, or {model: …, engine: …}"
+        )
+    for key in ("judge", "baseline"):
+        if getattr(evaluate, key) is not None and not names:
+            raise ConfigError(
+                f"evaluate.{key}: no task of this run is graded by a judge; leave it out"
+            )
+
+
+def _is_graded(entry: TaskConfig) -> bool:
+    return graded(load_protocol(tasks.load_task(entry.task).protocol)) is not None
+
+
+def check_local_resources(config: RunConfig) -> None:
+    """Refuse what this machine cannot hold; a cluster is asked once it is connected to."""
+    run = config.run
+    if run.address is not None or "RAY_ADDRESS" in os.environ:
+        return
+    available = len(os.sched_getaffinity(0))
+    wanted = run.replicas * (run.cpus_per_replica or 1)
+    if wanted > available:
+        raise ResourceError(
+            f"run.replicas: {run.replicas} replicas of {run.cpus_per_replica or 1:g} CPUs need "
+            f"{wanted:g}; this machine has {available}. Ask for fewer, or name a cluster with "
+            "run.address"
+        )
+
+
+def check_writable(path: Path) -> None:
+    """Refuse an output that cannot be a run directory, without creating it."""
+    existing = path
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    if not existing.is_dir():
+        raise Refused(f"run.output: {existing} is a file, not a directory; choose another output")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise Refused(f"run.output: {existing} is not writable; choose another output")
+    is_run = (path / "run.json").exists()
+    foreign = {entry.name for entry in path.glob("[!.]*")} - LAYOUT if path.is_dir() else set()
+    if foreign and not is_run:
+        raise MismatchError(
+            f"run.output: {path} holds files but no run of raveval ({min(foreign)}); choose an "
+            "empty directory"
+        )
