@@ -195,8 +195,18 @@ def _n_words(body: Body) -> int:
 
 
 @contextlib.contextmanager
-def vllm_server(model: Path, log: Path, *, max_model_len: int) -> Iterator[str]:
+def vllm_server(
+    model: Path,
+    log: Path,
+    *,
+    max_model_len: int,
+    kv_cache_bytes: int = 2**28,
+    step_tokens: int = 16384,
+) -> Iterator[str]:
     """Run vLLM's own OpenAI server on CPUs; yields where its API begins.
+
+    A prompt that is cut over two steps and sampled with a seed would end this server: all prompts
+    that are asked at the same time must fit into `step_tokens`.
 
     Its front end is started as a module: the command `vllm serve` asks for a distribution named
     `vllm`, which the CPU build is not.
@@ -205,10 +215,9 @@ def vllm_server(model: Path, log: Path, *, max_model_len: int) -> Iterator[str]:
     cores = sorted(os.sched_getaffinity(0))[:2]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
-    command += ["--enforce-eager", "--kv-cache-memory-bytes", str(2**28)]
+    command += ["--enforce-eager", "--kv-cache-memory-bytes", str(kv_cache_bytes)]
     command += ["--max-model-len", str(max_model_len)]
-    # A prompt that is cut over two steps and sampled with a seed would end this server on CPUs.
-    command += ["--max-num-batched-tokens", "16384"]
+    command += ["--max-num-batched-tokens", str(step_tokens)]
     environment = os.environ | {
         "OMP_NUM_THREADS": str(len(cores)),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
