@@ -283,6 +283,31 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Categories:
+    """What the values along one side of a table of counts are, ascending, as text.
+
+    `step` is given where there are too many different values: each label then stands for those that
+    are nearest to it, labels being multiples of the step.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    step: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CountTable:
+    """How often each value occurs, or each pair of values; always small enough to be drawn.
+
+    `counts` has the shape `(len(rows.labels), len(columns.labels))`; without columns it has one.
+    """
+
+    rows: Categories
+    columns: Categories | None
+    counts: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """What became of the attempted examples: attempted = the sum of `by_status`."""
 
@@ -325,7 +350,8 @@ class TaskResults:
     `notes` are counts that explain the metrics: ties, examples that one of them cannot rank, ….
     `failures` maps the ids of the first missing examples to "status: message". `source` says where
     the examples and the shots come from, and which limit was set. `usage` is the cost of the model
-    under evaluation, `judge_usage` that of the judge, where one grades its answers.
+    under evaluation, `judge_usage` that of the judge, where one grades its answers. `tables` are
+    distributions, of ratings mostly, by name.
     """
 
     metrics: Mapping[str, Estimate]
@@ -340,6 +366,7 @@ class TaskResults:
     source: Mapping[str, str] = field(default_factory=dict)
     macro: Mapping[str, Estimate] = field(default_factory=dict)
     judge_usage: Usage | None = None
+    tables: Mapping[str, CountTable] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ Most estimates are a ratio of two sums over examples. A metric says which ones a
 what each example adds to them (`contributions`); clustered standard errors and paired comparisons
 of runs follow from that alone, for metrics of any origin. What comparisons cannot know from it, a
 metric may add: which examples an estimate can use (`Selective`), and many bootstrap replicates at
-once (`Reweighted`).
+once (`Reweighted`). One whose state is a distribution may give it to be drawn (`Tabular`).
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from raveval.types import Estimate
+from raveval.types import CountTable, Estimate
 
 State = TypeVar("State")
+Contra = TypeVar("Contra", contravariant=True)
 
 Json = Any
 """A value that strict JSON can hold; integers of any size are allowed."""
@@ -142,6 +143,15 @@ class Selective(Protocol):
         although it adds nothing: left out of both runs, it would hide what the answer did. One that
         is no example of the share whatever the answer says (a human tie) is not.
         """
+        ...
+
+
+@runtime_checkable
+class Tabular(Protocol[Contra]):
+    """A metric whose state holds distributions that are worth looking at."""
+
+    def tables(self, state: Contra) -> Mapping[str, CountTable]:
+        """Return tables of counts by name; metrics that count the same give it the same name."""
         ...
 
 

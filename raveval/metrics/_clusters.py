@@ -27,13 +27,13 @@ from typing import Any, Generic
 import numpy as np
 import pyarrow as pa
 
-from raveval.metrics import Contribution, Json, Metric, Ratio, State
+from raveval.metrics import Contribution, Json, Metric, Ratio, State, Tabular
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._cluster_sums import EMPTY, ClusterSums, read_sums, sum_by
 from raveval.metrics._columns import column
 from raveval.metrics._exact import root
 from raveval.metrics._state import read_state, write_state
-from raveval.types import Estimate, row_key
+from raveval.types import CountTable, Estimate, row_key
 
 VERSION = 2
 """Raised when an interval given here can change."""
@@ -117,6 +117,10 @@ class Clustered(Generic[State]):
             notes |= {"clusters": n_clusters} if n_clusters else {}
             notes |= {"without_cluster": state.n_unclustered} if state.n_unclustered else {}
         return notes
+
+    def tables(self, state: ClusteredState[State]) -> Mapping[str, CountTable]:
+        """Return the metric's own, if it has any."""
+        return self.inner.tables(state.inner) if isinstance(self.inner, Tabular) else {}
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return the metric's own."""

@@ -44,6 +44,7 @@ from raveval.metrics import Contribution, Json, Metric, Ratio, Replicator
 from raveval.metrics import _agreement_replicates as replicates
 from raveval.metrics import _agreement_table as tables
 from raveval.metrics import _intervals as intervals
+from raveval.metrics._count_tables import rating_tables
 from raveval.metrics._exact import Booleans, Doubles
 from raveval.metrics._rating_counts import (
     MISSING,
@@ -61,7 +62,7 @@ from raveval.metrics._ratings import (
 )
 from raveval.metrics._state import Counts, add_counts, read_state, write_counts, write_state
 from raveval.metrics._value_counts import mean
-from raveval.types import Estimate
+from raveval.types import CountTable, Estimate
 
 _ADJACENT = 1 + 1e-9
 """What is 1 apart on a grid of thirds is not quite so in doubles."""
@@ -124,6 +125,12 @@ class Agreement:
             ),
         }
         return {name: count for name, count in counts.items() if count}
+
+    def tables(self, state: Counts) -> Mapping[str, CountTable]:
+        """Return how often each pair of ratings occurs."""
+        both = {cell: count for cell, count in state.items() if MISSING not in cell}
+        x, y = np.array([[number(key) for key in cell] for cell in both]).reshape(-1, 2).T
+        return rating_tables(x, y, np.array(list(both.values()), np.int64))
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return each row's agreement and difference; one without both ratings adds nothing."""

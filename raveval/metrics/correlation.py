@@ -69,6 +69,7 @@ from raveval.metrics import _ranks as ranks
 from raveval.metrics._clusters import CLUSTER
 from raveval.metrics._correlation_intervals import spreads
 from raveval.metrics._correlation_replicates import correlations
+from raveval.metrics._count_tables import rating_tables
 from raveval.metrics._exact import Booleans
 from raveval.metrics._joint_counts import NO_CLUSTER, RUN_KEYS, Run, read_run, write_run
 from raveval.metrics._ranks import Cells
@@ -81,7 +82,7 @@ from raveval.metrics._ratings import (
     read_both,
 )
 from raveval.metrics._state import read_state, write_state
-from raveval.types import Estimate
+from raveval.types import CountTable, Estimate
 
 NAMES = ("pearson", "spearman", "kendall_tau_b", "kendall_tau_c")
 
@@ -140,6 +141,11 @@ class Correlation:
             if without:
                 notes["without_cluster"] = without
         return notes
+
+    def tables(self, state: RatingPairs) -> Mapping[str, CountTable]:
+        """Return how often each pair of ratings occurs."""
+        run = state.joint.consolidated()
+        return rating_tables(run.pairs.real, run.pairs.imag, run.counts)
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return nothing: a correlation is no ratio of sums over examples."""

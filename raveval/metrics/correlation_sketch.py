@@ -34,6 +34,7 @@ from raveval.metrics import Contribution, Json, Metric, Ratio, correlation
 from raveval.metrics import _intervals as intervals
 from raveval.metrics import _ranks as ranks
 from raveval.metrics._clusters import CLUSTER
+from raveval.metrics._count_tables import rating_tables
 from raveval.metrics._exact import Booleans
 from raveval.metrics._joint_counts import RUN_KEYS, read_run, write_run
 from raveval.metrics._pair_sketch import ALL_BITS, PairSketch, is_cut
@@ -41,7 +42,7 @@ from raveval.metrics._ranks import Cells
 from raveval.metrics._rating_pairs import missing_notes, read_rating_pairs
 from raveval.metrics._ratings import read_both
 from raveval.metrics._state import read_state, write_state
-from raveval.types import Estimate
+from raveval.types import CountTable, Estimate
 
 NAME = "kendall_tau_a"
 
@@ -98,6 +99,11 @@ class CorrelationSketch:
     def notes(self, state: RatingSketch) -> Mapping[str, int]:
         """Return examples left out."""
         return missing_notes(state.n_rating_missing, state.n_reference_missing)
+
+    def tables(self, state: RatingSketch) -> Mapping[str, CountTable]:
+        """Return how often each pair of ratings occurs, as far as the sketch tells them apart."""
+        run = state.pairs.settled().joint.consolidated()
+        return rating_tables(run.pairs.real, run.pairs.imag, run.counts)
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return nothing: a correlation is no ratio of sums over examples."""

@@ -50,6 +50,7 @@ from raveval.errors import DataError
 from raveval.metrics import Contribution, Json, Metric, Ratio, Replicator
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import column, required
+from raveval.metrics._count_tables import distribution
 from raveval.metrics._exact import Booleans, Doubles, Integers
 from raveval.metrics._rating_counts import (
     MISSING,
@@ -76,7 +77,7 @@ from raveval.metrics._state import (
     write_state,
 )
 from raveval.metrics._value_counts import mean, median, standard_deviation
-from raveval.types import Estimate
+from raveval.types import CountTable, Estimate
 
 SCALE_LOWEST = pa.field("scale_lowest", pa.float64())
 SCALE_HIGHEST = pa.field("scale_highest", pa.float64())
@@ -171,6 +172,12 @@ class Rating:
         counts["rating_outside_scale"] = state.n_outside
         counts["rating_samples_missing"] = state.n_samples_missing
         return {name: count for name, count in counts.items() if count}
+
+    def tables(self, state: RatingState) -> Mapping[str, CountTable]:
+        """Return how often each rating occurs."""
+        values = np.array([number(key) for (key,) in state.ratings], np.float64)
+        counts = np.array(list(state.ratings.values()), np.int64)
+        return {"rating": distribution(values, counts, name="rating")} if state.ratings else {}
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return each row's rating, with either end for a missing one, and share of agreement."""
