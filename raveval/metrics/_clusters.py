@@ -11,9 +11,10 @@ the cluster-robust error with the small-sample factor (CR1; Miller 2024, arXiv 2
 2.2, has it without). Its interval takes Student's quantile at G - 1 degrees of freedom
 ("cluster-t95"). A proportion has Wilson's interval at the number of independent examples that would
 have this error ("cluster-wilson95"; at 0 and 1, where there is no spread, at the number of
-clusters; never more examples than there are). An estimate that is no ratio of sums has no interval
-then, rather than a wrong one, and none has where some examples have a cluster and others not; the
-notes count both.
+clusters; never more examples than there are). So has a mean of credits 1, 1/2 and 0; it varies
+less, so the bound is the number of examples of 0 and 1 that its independent ones would be worth. An
+estimate that is no ratio of sums has no interval then, rather than a wrong one, and none has where
+some examples have a cluster and others not; the notes count both.
 """
 
 from __future__ import annotations
@@ -105,8 +106,9 @@ class Clustered(Generic[State]):
         bare = replace(estimate, stderr=None, low=None, high=None, interval=None)
         if estimate.value is None or name not in self.ratios or state.n_unclustered:
             return bare
-        is_proportion = estimate.interval == "wilson95" and self.ratios[name] == Ratio()
-        return _with_interval(bare, state.clusters[name], self.ratios[name], is_proportion)
+        ratio = self.ratios[name]
+        most = _most_independent(estimate) if ratio == Ratio() else None
+        return _with_interval(bare, state.clusters[name], ratio, most)
 
     def notes(self, state: ClusteredState[State]) -> Mapping[str, int]:
         """Return the metric's notes, how many clusters there are and how many rows have none."""
@@ -186,9 +188,19 @@ def _sums(
     return found
 
 
-def _with_interval(
-    bare: Estimate, sums: ClusterSums, ratio: Ratio, is_proportion: bool
-) -> Estimate:
+def _most_independent(estimate: Estimate) -> float | None:
+    """Return how many independent examples of 0 and 1 an estimate is worth without clusters.
+
+    None for an estimate that is no proportion and no mean of credits.
+    """
+    p, stderr = estimate.value, estimate.stderr
+    if estimate.interval == "tango95" and p is not None and stderr:
+        return p * (1 - p) / stderr**2
+    return float(estimate.n) if estimate.interval in ("wilson95", "tango95") else None
+
+
+def _with_interval(bare: Estimate, sums: ClusterSums, ratio: Ratio, most: float | None) -> Estimate:
+    """Return the estimate with its interval; `most` is None for one that is no proportion."""
     x, u, x_bits, u_bits = sums.scaled()
     pairs = [(a, b) for a, b in zip(x, u, strict=True) if a or b]
     n_clusters, x_total, u_total = len(pairs), sum(x), sum(u)
@@ -202,8 +214,8 @@ def _with_interval(
     if stderr <= _DUST * abs(float(share)):
         stderr = 0.0
     quantile = intervals.student95(n_clusters - 1)
-    if is_proportion:
-        low, high = _wilson(share, stderr, n_clusters, quantile, bare.n)
+    if most is not None:
+        low, high = _wilson(share, stderr, n_clusters, quantile, most)
         return replace(bare, stderr=stderr, low=low, high=high, interval="cluster-wilson95")
     if stderr == 0:  # no spread was seen, which is no proof that there is none
         return replace(bare, stderr=stderr)
@@ -211,16 +223,16 @@ def _with_interval(
 
 
 def _wilson(
-    share: Fraction, stderr: float, n_clusters: int, quantile: float, n: int
+    share: Fraction, stderr: float, n_clusters: int, quantile: float, most: float
 ) -> intervals.Interval:
     """Return Wilson's interval at the effective number of independent examples.
 
-    It is what gives this error to a proportion, at most the number of examples, made smaller by the
-    ratio of the normal to Student's quantile (Korn and Graubard, Survey Methodology 24 (1998)
-    193-201).
+    It is what gives this error to a proportion, at most what the examples are worth without
+    clusters, made smaller by the ratio of the normal to Student's quantile (Korn and Graubard,
+    Survey Methodology 24 (1998) 193-201).
     """
     p = float(share)
-    n_effective = min(p * (1 - p) / stderr**2, float(n)) if stderr else float(n_clusters)
+    n_effective = min(p * (1 - p) / stderr**2, most) if stderr else float(n_clusters)
     return intervals.wilson(share, n_effective * (intervals.Z95 / quantile) ** 2)
 
 

@@ -22,6 +22,7 @@ HEADLINE = (
     "kendall_tau_b",
     "accuracy_without_human_ties",
     "accuracy_strict",
+    "win_rate",
     "mean_rating",
     "exact_agreement",
 )

@@ -7,6 +7,8 @@ nothing about the model's own randomness or about the choice of the benchmark.
 
 - "wilson95": Wilson's score interval of a proportion (Journal of the American Statistical
   Association 22 (1927) 209-212); also carried through a linear map.
+- "tango95": of a mean of credits 1, 1/2 and 0, Tango's score interval of a difference of paired
+  proportions (Statistics in Medicine 17 (1998) 891-908) carried over; Wilson's where none is 1/2.
 - "t95": a mean ± Student's quantile at n - 1 degrees of freedom times its standard error.
 - "delta-t95": the same for a ratio of sums, with the delta method's error; a perplexity's is the
   exponential of its logarithm's.

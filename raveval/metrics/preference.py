@@ -64,19 +64,24 @@ from raveval.metrics._state import (
     write_counts,
     write_state,
 )
+from raveval.metrics._verdicts import (
+    TIE,
+    UNJUDGED,
+    VERDICT,
+    VERDICT_SWAPPED,
+    A,
+    B,
+    Codes,
+    codes_of,
+)
 from raveval.types import Estimate
 
 PREFERRED = pa.field("preferred", pa.string(), nullable=False)
-VERDICT = pa.field("verdict", pa.string())
-VERDICT_SWAPPED = pa.field("verdict_swapped", pa.string())
 RATINGS = (number_or_numbers("rating_a"), number_or_numbers("rating_b"))
 RATINGS_SWAPPED = (number_or_numbers("rating_a_swapped"), number_or_numbers("rating_b_swapped"))
 
-Codes = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 
-_UNJUDGED, _A, _TIE, _B = range(4)  # in the order of the linear distance
-_WORDS = {"a": _A, "tie": _TIE, "b": _B}
 _HALF = Fraction(1, 2)
 
 
@@ -96,19 +101,19 @@ class Credit(NamedTuple):
 
 
 def _is_judged(w: Words) -> Booleans:
-    return np.asarray(w.judge != _UNJUDGED, np.bool_)
+    return np.asarray(w.judge != UNJUDGED, np.bool_)
 
 
 def _is_judged_twice(w: Words) -> Booleans:
-    return np.asarray(_is_judged(w) & (w.swapped != _UNJUDGED), np.bool_)
+    return np.asarray(_is_judged(w) & (w.swapped != UNJUDGED), np.bool_)
 
 
 def _human_prefers(w: Words) -> Booleans:
-    return np.asarray(_is_judged(w) & (w.human != _TIE), np.bool_)
+    return np.asarray(_is_judged(w) & (w.human != TIE), np.bool_)
 
 
 def _both_prefer(w: Words) -> Booleans:
-    return np.asarray(_human_prefers(w) & (w.judge != _TIE), np.bool_)
+    return np.asarray(_human_prefers(w) & (w.judge != TIE), np.bool_)
 
 
 def _same(w: Words) -> Doubles:
@@ -116,12 +121,12 @@ def _same(w: Words) -> Doubles:
 
 
 def _half_credit(w: Words) -> Doubles:
-    is_one_tie = (w.judge == _TIE) != (w.human == _TIE)
+    is_one_tie = (w.judge == TIE) != (w.human == TIE)
     return _same(w) + 0.5 * np.asarray(is_one_tie, np.float64)
 
 
 def _same_in_both_orders(w: Words) -> Doubles:
-    return np.asarray(np.where(w.judge == w.swapped, w.judge, _TIE) == w.human, np.float64)
+    return np.asarray(np.where(w.judge == w.swapped, w.judge, TIE) == w.human, np.float64)
 
 
 def _consistent(w: Words) -> Doubles:
@@ -129,7 +134,7 @@ def _consistent(w: Words) -> Doubles:
 
 
 def _tie(w: Words) -> Doubles:
-    return np.asarray(w.judge == _TIE, np.float64)
+    return np.asarray(w.judge == TIE, np.float64)
 
 
 SHARES: Mapping[str, Credit] = {
@@ -149,7 +154,7 @@ _TWICE = ("accuracy_both_orders", "position_consistency")
 class Preference:
     """Accuracies by the credit of ties, consistency between orders, kappa and alpha.
 
-    Its state is how often each (judge, swapped, human) occurs, with the codes of `_WORDS`.
+    Its state is how often each (judge, swapped, human) occurs, with the codes of `WORDS`.
     """
 
     name = "preference"
@@ -182,7 +187,7 @@ class Preference:
         """Return all numbers of the family."""
         cells: dict[tuple[int, int], int] = {}
         for (judge, _, human), count in state.items():
-            if judge != _UNJUDGED:
+            if judge != UNJUDGED:
                 cells[judge, human] = cells.get((judge, human), 0) + count
         table = tables.category_table(cells)
         reason = _reason(state, "verdict_kappa")
@@ -198,12 +203,12 @@ class Preference:
     def notes(self, state: Counts) -> Mapping[str, int]:
         """Return ties, unjudged rows, and those where a place won in both orders."""
         counts = {
-            "human_ties": _count(state, lambda w: w.human == _TIE),
-            "judge_ties": _count(state, lambda w: w.judge == _TIE),
-            "unjudged": _count(state, lambda w: w.judge == _UNJUDGED),
+            "human_ties": _count(state, lambda w: w.human == TIE),
+            "judge_ties": _count(state, lambda w: w.judge == TIE),
+            "unjudged": _count(state, lambda w: w.judge == UNJUDGED),
             "judged_in_both_orders": _count(state, _is_judged_twice),
-            "first_shown_won_both": _count(state, lambda w: (w.judge == _A) & (w.swapped == _B)),
-            "second_shown_won_both": _count(state, lambda w: (w.judge == _B) & (w.swapped == _A)),
+            "first_shown_won_both": _count(state, lambda w: (w.judge == A) & (w.swapped == B)),
+            "second_shown_won_both": _count(state, lambda w: (w.judge == B) & (w.swapped == A)),
         }
         return {name: count for name, count in counts.items() if count}
 
@@ -228,7 +233,7 @@ class Preference:
     def reweighted(self, records: pa.Table) -> Replicator:
         """Return what makes replicates of kappa and alpha."""
         words = read_words(records)
-        judge = np.where(words.judge == _UNJUDGED, np.nan, words.judge)
+        judge = np.where(words.judge == UNJUDGED, np.nan, words.judge)
         return replicates.coefficients(
             replicates.rows_of(judge, words.human.astype(np.float64)),
             {
@@ -256,7 +261,7 @@ def read_words(records: pa.Table) -> Words:
     Raises:
         DataError: a column has the wrong type or a word that is not allowed.
     """
-    human = _codes(required(records, PREFERRED), PREFERRED.name)
+    human = codes_of(required(records, PREFERRED), PREFERRED.name)
     return Words(
         _judged(records, VERDICT, RATINGS),
         _judged(records, VERDICT_SWAPPED, RATINGS_SWAPPED),
@@ -267,7 +272,7 @@ def read_words(records: pa.Table) -> Words:
 def _judged(records: pa.Table, verdict: pa.Field, ratings: tuple[pa.Field, pa.Field]) -> Codes:
     """Return the judge's word in one order: the verdict, else what the ratings say."""
     said = column(records, verdict)
-    codes = np.zeros(len(records), np.int64) if said is None else _codes(said, verdict.name)
+    codes = np.zeros(len(records), np.int64) if said is None else codes_of(said, verdict.name)
     present = [field.name for field in ratings if field.name in records.column_names]
     if not present:
         return codes
@@ -276,22 +281,8 @@ def _judged(records: pa.Table, verdict: pa.Field, ratings: tuple[pa.Field, pa.Fi
         raise DataError(f"{present[0]}: the other rating is missing; give {both}, or neither")
     a, b = (read_ratings(records, field, RATING_DENOMINATOR) for field in ratings)
     # A comparison with a missing rating (NaN) is false.
-    by_rating = np.select([a > b, a < b, a == b], [_A, _B, _TIE], _UNJUDGED)
-    return np.where(codes == _UNJUDGED, by_rating, codes)
-
-
-def _codes(words: pa.Array, name: str) -> Codes:
-    """Return the codes of words; null is unjudged."""
-    encoded = words.dictionary_encode()
-    known = encoded.dictionary.to_pylist()
-    for word in known:
-        if word not in _WORDS:
-            raise DataError(
-                f"{name}: {word!r} is not allowed; allowed: {', '.join(map(repr, _WORDS))}"
-            )
-    codes = np.array([*(_WORDS[word] for word in known), _UNJUDGED], np.int64)
-    places: Codes = encoded.indices.fill_null(len(known)).to_numpy(zero_copy_only=False)
-    return codes[places]
+    by_rating = np.select([a > b, a < b, a == b], [A, B, TIE], UNJUDGED)
+    return np.where(codes == UNJUDGED, by_rating, codes)
 
 
 def _split(state: Counts) -> tuple[Words, Codes]:
@@ -325,14 +316,14 @@ def _reason(state: Counts, name: str) -> str:
     """Return why a share has no value."""
     if not state:
         return "n=0"
-    is_swapped = any(swapped != _UNJUDGED for _, swapped, _ in state)
+    is_swapped = any(swapped != UNJUDGED for _, swapped, _ in state)
     return "not measured" if name in _TWICE and not is_swapped else "no valid example"
 
 
 def _check(counts: Counts, read: StateReader) -> None:
     """Refuse words that nobody can say."""
     for judge, swapped, human in counts:
-        if not (max(judge, swapped, human) <= _B and human != _UNJUDGED):
+        if not (max(judge, swapped, human) <= B and human != UNJUDGED):
             raise read.fail(f"counts: no row is {[judge, swapped, human]}")
 
 

@@ -124,6 +124,61 @@ def rank_truths() -> dict[str, float]:
     }
 
 
+Verdicts = Mapping[tuple[str, str | None], float]
+
+JUDGED: Verdicts = {
+    # (verdict, verdict_swapped) → share: mostly a, with a liking for the response shown first
+    ("a", "a"): 0.42,
+    ("b", "b"): 0.23,
+    ("a", "b"): 0.2,
+    ("b", "a"): 0.05,
+    ("a", "tie"): 0.03,
+    ("tie", "tie"): 0.03,
+    ("a", None): 0.03,
+    ("b", None): 0.01,
+}
+"""Verdicts of a judge on a run's response (a) and a baseline's (b), in both orders."""
+
+ONE_SIDED: Verdicts = {("a", "a"): 0.9, ("a", "b"): 0.05, ("b", "a"): 0.02, ("b", "b"): 0.03}
+"""The same where one response is nearly always better."""
+
+
+def verdicts(rng: Rng, n: int, shares: Verdicts) -> pa.Table:
+    """Draw pairs that a judge was asked about in both orders."""
+    drawn = rng.choice(len(shares), n, p=list(shares.values()))
+    given, swapped = zip(*(list(shares)[k] for k in drawn), strict=True)
+    return pa.table(
+        {
+            "verdict": pa.array(given, pa.string()),
+            "verdict_swapped": pa.array(swapped, pa.string()),
+        }
+    )
+
+
+def win_rates(shares: Verdicts) -> dict[str, float]:
+    """Return the population's numbers from the shares of its verdicts."""
+    both = {pair: share for pair, share in shares.items() if None not in pair}
+    total = sum(both.values())
+    wins, losses = both["a", "a"] / total, both["b", "b"] / total
+    single = sum(s * {"a": 1.0, "tie": 0.5, "b": 0.0}[given] for (given, _), s in shares.items())
+    preferences = [
+        (verdict == first, share)
+        for pair, share in shares.items()
+        for verdict, first in zip(pair, ("a", "b"), strict=True)
+        if verdict in ("a", "b")
+    ]
+    return {
+        "win_rate": (1 + wins - losses) / 2,
+        "win_rate_single_order": single,
+        "win_share": wins,
+        "tie_share": 1 - wins - losses,
+        "loss_share": losses,
+        "order_consistency": sum(s for (x, y), s in both.items() if x == y) / total,
+        "first_position_rate": sum(s for is_first, s in preferences if is_first)
+        / sum(s for _, s in preferences),
+    }
+
+
 def populations() -> Iterator[Population]:
     """Yield what is simulated."""
     for p in (0.3, 0.7, 0.95):
@@ -136,6 +191,8 @@ def populations() -> Iterator[Population]:
     agreement = {name: truths.pop(name) for name in ("exact_agreement", "cohen_kappa")}
     yield Population("correlation", ratings, truths, BOOTSTRAPPED)
     yield Population("agreement", ratings, agreement, BOOTSTRAPPED)
+    for shares in (JUDGED, ONE_SIDED):
+        yield Population("win_rate", partial(verdicts, shares=shares), win_rates(shares))
 
 
 class Difference(NamedTuple):
@@ -219,7 +276,7 @@ def report(name: str, truth: float, n: int, interval: str, share: float) -> bool
     """Print one line, and return whether the interval holds too seldom or too often."""
     is_outside = not 0.93 <= share <= 0.97
     mark = "  OUTSIDE" if is_outside else ""
-    print(f"{name:<20} truth {truth:<8.4f} n {n:<5} {interval:<20} {100 * share:5.1f} %{mark}")
+    print(f"{name:<21} truth {truth:<8.4f} n {n:<5} {interval:<20} {100 * share:5.1f} %{mark}")
     return is_outside
 
 
