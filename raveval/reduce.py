@@ -15,11 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raveval.errors import DataError
-from raveval.evaluate import POOLED, ShardStates, load_metric
+from raveval.evaluate import POOLED, ShardStates, Stage, load_metric
+from raveval.metrics import Tabular
 from raveval.metrics._averages import macro_averages
 from raveval.metrics._merging import merged
 from raveval.store import Receipt, RunDirectory, shards_of
-from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
+from raveval.types import (
+    CountTable,
+    Coverage,
+    Estimate,
+    Results,
+    Status,
+    TaskResults,
+    Usage,
+)
 
 _SHOWN_FAILURES = 20
 
@@ -52,7 +61,11 @@ def reduce_run(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
             "loaded": _distinct(receipt.engine for receipt in done),
             **_judge_settings(manifest, done),
         },
-        times={"started": manifest["started"], "finished": manifest.get("finished")},
+        times={
+            "started": manifest["started"],
+            "finished": manifest.get("finished"),
+            **_load_seconds(directory),
+        },
     )
 
 
@@ -115,6 +128,7 @@ def _task_results(
         source=entry["provenance"],
         failures=_failures(directory, receipts),
         judge_usage=judge_usage,
+        tables=_tables(states_of[POOLED]),
     )
 
 
@@ -144,19 +158,44 @@ def _notes(states: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
+def _tables(states: Mapping[str, Any]) -> dict[str, CountTable]:
+    metrics = {key: load_metric(key) for key in states}
+    return {
+        name: table
+        for key, metric in metrics.items()
+        if isinstance(metric, Tabular)
+        for name, table in metric.tables(states[key]).items()
+    }
+
+
 def _failures(directory: RunDirectory, receipts: Sequence[Receipt]) -> dict[str, str]:
-    """Return the first missing examples of a task, in its order, with what became of them."""
+    """Return the first missing examples of a task, in its order, with what became of them.
+
+    The first one of each kind is among them, however late it comes.
+    """
     found: dict[str, str] = {}
-    missing = [str(status) for status in Status if not status.is_scored]
+    seen: set[str] = set()
+    kinds = {str(status) for status in Status if not status.is_scored}
     for receipt in receipts:
-        if len(found) >= _SHOWN_FAILURES:
-            break
-        if not any(status in missing for status in receipt.states.by_status):
+        here = kinds & set(receipt.states.by_status)
+        if not here or (len(found) >= _SHOWN_FAILURES and here <= seen):
             continue
         records = directory.read_records(receipt.shard).select(["id", "status", "message"])
-        for row in records.filter(pc.is_in(records["status"], pa.array(missing))).to_pylist():
-            found[row["id"]] = f"{row['status']}: {row['message']}"
-    return dict(list(found.items())[:_SHOWN_FAILURES])
+        for row in records.filter(pc.is_in(records["status"], pa.array(sorted(here)))).to_pylist():
+            if len(found) < _SHOWN_FAILURES or row["status"] not in seen:
+                found[row["id"]] = f"{row['status']}: {row['message']}"
+                seen.add(row["status"])
+    return found
+
+
+def _load_seconds(directory: RunDirectory) -> dict[str, list[float]]:
+    """Return how long each replica took to load its model, oldest first."""
+    names = {str(Stage.ANSWER): "load_seconds", str(Stage.GRADE): "judge_load_seconds"}
+    found: dict[str, list[float]] = {}
+    for loaded in directory.worker_reports():
+        name = names[loaded.get("stage", str(Stage.ANSWER))]
+        found.setdefault(name, []).append(round(loaded["load_seconds"], 1))
+    return found
 
 
 def _judge_settings(manifest: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, object]:

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import raveval
 from raveval.errors import DataError
-from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
+from raveval.types import (
+    Categories,
+    CountTable,
+    Coverage,
+    Estimate,
+    Results,
+    TaskResults,
+    Usage,
+)
 
 if TYPE_CHECKING:
     from raveval.measurement import Measurement
@@ -157,6 +165,7 @@ def _task_content(task: TaskResults) -> dict[str, Any]:
         "num_fewshot": task.num_fewshot,
         "version": task.version,
         "notes": dict(task.notes),
+        **({"tables": {n: asdict(t) for n, t in task.tables.items()}} if task.tables else {}),
         **({"groups": groups, "macro": _metrics_content(task.macro)} if groups else {}),
         "source": dict(task.source),
         "failures": dict(task.failures),
@@ -188,6 +197,7 @@ def _read_task(content: Any, where: str) -> TaskResults:
         judge_usage=_read_usage(task["judge_usage"], f"{where}.judge_usage")
         if "judge_usage" in task
         else None,
+        tables=_each(task.get("tables", {}), f"{where}.tables", _read_table),
     )
 
 
@@ -197,6 +207,37 @@ def _read_usage(content: Any, where: str) -> Usage:
 
 def _read_metrics(content: Any, where: str) -> dict[str, Estimate]:
     return _each(content, where, lambda value, at: Estimate(**_read(value, _ESTIMATE, at)))
+
+
+def _read_table(content: Any, where: str) -> CountTable:
+    record = _mapping(content, where)
+    rows = _read_categories(_field(record, "rows", (dict,), where), f"{where}.rows")
+    columns = _field(record, "columns", (dict, type(None)), where)
+    sides = rows, None if columns is None else _read_categories(columns, f"{where}.columns")
+    table = CountTable(*sides, tuple(map(tuple, _lists(record, "counts", where))))
+    n_columns = 1 if sides[1] is None else len(sides[1].labels)
+    if [len(row) for row in table.counts] != [n_columns] * len(rows.labels):
+        raise DataError(f"results.json: {where}.counts: not a count for each pair of labels")
+    for row in table.counts:
+        for count in row:
+            _read_count(count, f"{where}.counts")
+    return table
+
+
+def _read_categories(content: Any, where: str) -> Categories:
+    return Categories(
+        _field(content, "name", (str,), where),
+        tuple(
+            _field({"labels": label}, "labels", (str,), where)
+            for label in _field(content, "labels", (list,), where)
+        ),
+        _field(content, "step", _OPTIONAL_NUMBER, where),
+    )
+
+
+def _lists(content: Mapping[str, Any], key: str, where: str) -> list[list[Any]]:
+    rows: list[Any] = _field(content, key, (list,), where)
+    return [_field({key: row}, key, (list,), where) for row in rows]
 
 
 def _read_coverage(content: Any, where: str) -> Coverage:

@@ -333,8 +333,8 @@ class RunDirectory:
         name = f"{session}-{uuid.uuid4().hex[:8]}.json"
         commit(self.path / "workers" / name, json.dumps(content, ensure_ascii=False).encode())
 
-    def worker_reports(self, session: str) -> list[dict[str, Any]]:
-        """Return the reports of a session's replicas, oldest first."""
+    def worker_reports(self, session: str = "*") -> list[dict[str, Any]]:
+        """Return the reports of a session's replicas, or of all sessions', oldest first."""
         paths = (self.path / "workers").glob(f"{session}-*.json")
         found = [(path.stat().st_mtime_ns, json.loads(path.read_bytes())) for path in paths]
         return [content for _, content in sorted(found, key=lambda pair: pair[0])]

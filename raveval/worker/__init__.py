@@ -82,6 +82,7 @@ class ShardWorker:
                 {
                     "loaded": self._engine.describe(),
                     "load_seconds": time.monotonic() - started,
+                    "stage": str(spec.stage),
                     "node": socket.gethostname(),
                     "process": os.getpid(),
                 },

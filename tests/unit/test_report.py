@@ -18,7 +18,16 @@ from raveval.measurement import Measurement
 from raveval.metrics._averages import macro_averages
 from raveval.report.numbers import interval_text, plain, value_text
 from raveval.report.tables import coverage_text
-from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
+from raveval.types import (
+    Categories,
+    CountTable,
+    Coverage,
+    Estimate,
+    Results,
+    Status,
+    TaskResults,
+    Usage,
+)
 
 TEXT = st.text(max_size=12)
 NAME = st.text(min_size=1, max_size=8)
@@ -43,6 +52,11 @@ ESTIMATES = st.builds(
     higher_is_better=st.none() | st.booleans(),
 )
 METRICS = st.dictionaries(NAME, ESTIMATES, max_size=3)
+CATEGORIES = st.builds(Categories, TEXT, st.just(("1", "2")), st.none() | st.just(0.5))
+ROW = st.tuples(COUNT, COUNT)
+TABLES = st.builds(CountTable, CATEGORIES, CATEGORIES, st.tuples(ROW, ROW)) | st.builds(
+    CountTable, CATEGORIES, st.none(), st.just(((3,), (4,)))
+)
 TASKS = st.builds(
     TaskResults,
     metrics=METRICS,
@@ -55,6 +69,7 @@ TASKS = st.builds(
     version=COUNT,
     groups=st.dictionaries(NAME, METRICS, max_size=2),
     failures=st.dictionaries(NAME, TEXT, max_size=2),
+    tables=st.dictionaries(NAME, TABLES, max_size=2),
 )
 RESULTS = st.builds(
     Results,
@@ -87,6 +102,7 @@ def example_results(**changes) -> Results:
         groups,
         {"q1": "overlong: needs 5000 tokens"},
         macro=macro_averages(groups),
+        tables={"rating": CountTable(Categories("rating", ("1", "2")), None, ((3,), (4,)))},
     )
     text = TaskResults(
         {"word_perplexity": Estimate(23.4567, "perplexity", 20, low=21.871, high=25.14)},
@@ -190,6 +206,18 @@ class TestJson:
             (
                 lambda c: c["tasks"]["arc_easy"]["coverage"]["by_status"].update(lost=1),
                 "coverage.by_status: 'lost'",
+            ),
+            (
+                lambda c: c["tasks"]["arc_easy"]["tables"]["rating"].update(counts=[[3]]),
+                "tasks.arc_easy.tables.rating.counts: not a count for each pair of labels",
+            ),
+            (
+                lambda c: c["tasks"]["arc_easy"]["tables"]["rating"]["rows"].update(labels=[1, 2]),
+                "tasks.arc_easy.tables.rating.rows.labels: expected str",
+            ),
+            (
+                lambda c: c["tasks"]["arc_easy"]["tables"]["rating"].update(counts=[[3], [True]]),
+                "tasks.arc_easy.tables.rating.counts: expected int",
             ),
         ],
     )

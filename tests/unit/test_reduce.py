@@ -1,0 +1,40 @@
+"""What results say beside the numbers: the first missing examples, how long loading took."""
+
+from pathlib import Path
+
+from raveval.evaluate import Stage
+from raveval.reduce import _failures, _load_seconds
+from raveval.store import Receipt, RunDirectory, shards_of
+from tests.run_directories import choice, write_run
+
+
+def receipts(path: Path, n_rows: int, shard_size: int) -> tuple[RunDirectory, list[Receipt]]:
+    directory = RunDirectory(path)
+    found = [directory.read_receipt(shard) for shard in shards_of("t", n_rows, shard_size)]
+    return directory, [receipt for receipt in found if receipt is not None]
+
+
+def test_the_first_of_each_kind_is_named_however_late_it_comes(tmp_path: Path):
+    rows = [choice(f"q{i:03}", None, message="broke") for i in range(60)]
+    rows[40] = {**rows[40], "status": "overlong", "message": "too long"}
+    rows[41] = {**rows[41], "status": "overlong", "message": "too long, too"}
+    rows[59] = choice("q059", True)
+    write_run(tmp_path, {"t": rows}, shard_size=7)
+    found = _failures(*receipts(tmp_path, 60, 7))
+    assert list(found) == [*(f"q{i:03}" for i in range(20)), "q040"]
+    assert found["q000"] == "failed: broke"
+    assert found["q040"] == "overlong: too long"
+
+
+def test_nothing_is_named_where_nothing_is_missing(tmp_path: Path):
+    write_run(tmp_path, {"t": [choice(f"q{i}", i % 2 == 0) for i in range(9)]})
+    assert _failures(*receipts(tmp_path, 9, 7)) == {}
+
+
+def test_load_times_are_those_of_all_sessions_candidate_and_judge_apart(tmp_path: Path):
+    directory = RunDirectory(tmp_path)
+    assert _load_seconds(directory) == {}
+    for session, seconds, stage in (("a", 2.04, Stage.ANSWER), ("b", 3.0, Stage.GRADE)):
+        directory.report_worker(session, {"load_seconds": seconds, "stage": str(stage)})
+    directory.report_worker("c", {"load_seconds": 4.0})  # of a version that did not say
+    assert _load_seconds(directory) == {"load_seconds": [2.0, 4.0], "judge_load_seconds": [3.0]}
