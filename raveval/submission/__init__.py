@@ -30,9 +30,9 @@ Say = Callable[[str], None]
 EXIT_STOPPED = 130
 _KNOWN_EXIT_CODES = frozenset({0, 1, 2, 3, 130})
 _OUTPUT_LABEL, _RUN_LABEL = "raveval_output", "raveval_run"
+WHEEL_FOLDER = "raveval-wheels"
 _STOP_SECONDS = 60.0
-_PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
-"""Seconds before each new attempt to reach a server that stopped answering."""
+PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
 
 _SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
 
@@ -85,7 +85,7 @@ def start(
     with tempfile.TemporaryDirectory(prefix="raveval-") as folder:
         bundle.write(Path(folder))
         for wheel in wheels:
-            target = Path(folder, "wheels", wheel.name)
+            target = Path(folder, WHEEL_FOLDER, wheel.name)
             target.parent.mkdir(exist_ok=True)
             target.write_bytes(wheel.read_bytes())
         try:
@@ -108,11 +108,19 @@ def start(
     return server, server.job(job_id)
 
 
-def follow(server: JobServer, job: Job, *, show: Callable[[str], None], say: Say) -> int:
-    """Show what a job writes until it is over; returns the exit code for the command line.
+def follow(
+    server: JobServer,
+    job: Job,
+    *,
+    show: Callable[[str], None],
+    say: Say,
+    pauses: Sequence[float] = PAUSES,
+) -> int:
+    """Show what a job writes until it is over, and return the exit code for the command line.
 
-    0, 2, 3, 1 and 130 are the run's own; 130 also stands for a job that was stopped, and 1 for one
-    that died or never started.
+    0, 1, 2, 3 and 130 are the run's own; 130 also stands for a job that was stopped, and 1 for one
+    that died or never started. `pauses` are the seconds before each new attempt to reach a server
+    that stopped answering; after the last one the client gives up.
 
     Raises:
         RunError: the server stopped answering for minutes, or lost the job.
@@ -125,9 +133,9 @@ def follow(server: JobServer, job: Job, *, show: Callable[[str], None], say: Say
             return _ended(server.follow(job.id, log), say)
         except ConnectionLost as exc:
             n_failures = 1 if log.n_taken > before else n_failures + 1
-            if n_failures > len(_PAUSES):
+            if n_failures > len(pauses):
                 raise lost(server.address, job.id, exc) from exc
-            pause = _PAUSES[n_failures - 1]
+            pause = pauses[n_failures - 1]
             say(f"{server.address} does not answer; the job goes on; asking again in {pause:g} s")
             time.sleep(pause)
 
@@ -260,7 +268,7 @@ def _runtime_environment(
             wheels.append(wheel)
             of_config = _extras(config) if wheel.name.startswith("raveval-") else ""
             # The variable is Ray's: where it has unpacked what was uploaded.
-            place = "${RAY_RUNTIME_ENV_CREATE_WORKING_DIR}/wheels/"
+            place = f"${{RAY_RUNTIME_ENV_CREATE_WORKING_DIR}}/{WHEEL_FOLDER}/"
             pip.append(place + wheel.name + (bracket + extras or of_config))
         else:
             pip.append(requirement_of(config) if requirement == "raveval" else requirement)

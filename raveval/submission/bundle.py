@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,11 @@ from raveval.errors import ConfigError, DataError
 from raveval.fingerprint import digest
 from raveval.strict_yaml import read_yaml
 
-CONFIG_NAME = "run.yaml"
+CONFIG_NAME = "raveval-run.yaml"
 MAX_BYTES = 100 * 1000**2
 """A little less than what Ray's job server takes in one upload."""
+_OWN_FOLDER = "raveval-files"
+_LEFT_OUT = frozenset({".git", ".venv", "venv", "__pycache__", CONFIG_NAME})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Bundle:
     """A run as it travels.
 
     Attributes:
-        config: content of run.yaml, every path as the cluster has to read it.
+        config: content of the config file, every path as the cluster has to read it.
         files: content by the place in the bundle, or the local file that it is copied from.
         output: the run directory on the cluster.
         remarks: what a person should know before the run is submitted.
@@ -90,7 +92,7 @@ def make_bundle(config: RunConfig, *, shared: Sequence[Path] = ()) -> Bundle:
     for name, key in (("evaluate", "baseline"), ("run", "answers_from")):
         if key in content[name]:
             content[name][key] = packing.on_cluster(f"{name}.{key}", content[name][key])
-    evaluate["tasks"] = [packing.task(entry) for entry in config.evaluate.tasks]
+    _pack_tasks(packing, config.evaluate.tasks, evaluate["tasks"])
     if run.pop("address", None) is not None:
         packing.remarks.append(
             f"run.address {config.run.address} is left out: the job runs on the cluster that it "
@@ -98,6 +100,21 @@ def make_bundle(config: RunConfig, *, shared: Sequence[Path] = ()) -> Bundle:
         )
     packing.check_size()
     return Bundle(content, packing.files, output, tuple(packing.remarks))
+
+
+def _pack_tasks(
+    packing: _Packing, entries: Sequence[TaskConfig], contents: Sequence[dict[str, Any]]
+) -> None:
+    """Pack what entries of `evaluate.tasks` name, and change their contents to name it there."""
+    needed: dict[str, set[str]] = {}
+    for entry in entries:
+        needed[entry.task] = needed.get(entry.task, set()) | _sections(entry)
+    for entry, content in zip(entries, contents, strict=True):
+        if entry.task.endswith((".yaml", ".yml")):
+            content["task"] = packing.task_file(entry.task, needed=needed[entry.task])
+        for key in ("path", "fewshot_path"):
+            if key in content:
+                content[key] = packing.data(f"{entry.task}: {key}", content[key])
 
 
 def output_of(config: RunConfig, *, shared: Sequence[Path] = ()) -> str:
@@ -115,7 +132,7 @@ def _packing(shared: Sequence[Path]) -> _Packing:
 
 @dataclass(slots=True)
 class _Packing:
-    """The files gathered so far."""
+    """The files gathered so far, and the places that local paths have in the bundle."""
 
     shared: tuple[Path, ...]
     files: dict[str, bytes | Path] = field(default_factory=dict)
@@ -143,56 +160,40 @@ class _Packing:
                 "see that directory (set RAVEVAL_CACHE on the nodes where they do not)"
             )
 
-    def task(self, entry: TaskConfig) -> dict[str, Any]:
-        """Return an entry of `evaluate.tasks` whose files are in the bundle."""
-        task = tasks.load_task(entry.task)
-        content = entry.model_dump(mode="json", exclude_none=True)
-        for key in ("path", "fewshot_path"):
-            if key in content:
-                content[key] = self._data(f"{entry.task}: {key}", content[key])
-        if entry.task.endswith((".yaml", ".yml")):
-            n_shots = task.num_fewshot if entry.num_fewshot is None else entry.num_fewshot
-            needs_pool = n_shots > 0 and entry.fewshot_path is None
-            content["task"] = self._task_file(
-                entry.task, sections=() if entry.path else ("source", "fewshot")[: 1 + needs_pool]
-            )
-        return content
-
-    def _task_file(self, given: str, *, sections: Iterable[str]) -> str:
-        """Pack a task file with the files that it names; they stand in folders beside its own."""
+    def task_file(self, given: str, *, needed: Collection[str]) -> str:
+        """Pack a task file, and of the files that it names those in the sections needed."""
         here = _here(given)
         if self._is_shared(here):
             return str(here)
-        content = read_yaml(here)
-        for name in sections:
+        content, place = read_yaml(here), self._place(here)
+        folder = os.path.dirname(place)
+        for name in sorted(needed):
             section = content.get(name)
             if isinstance(section, dict) and isinstance(section.get("path"), str):
-                path = self._data(f"{given}: {name}.path", section["path"], base=here.parent)
-                content[name] = {**section, "path": _beside(path)}
+                key = f"{given}: {name}.path"
+                path = self.data(key, section["path"], base=here.parent)
+                content[name] = {**section, "path": _seen_from(folder, path)}
         grading = content.get("grading")
         if isinstance(grading, dict) and isinstance(grading.get("rubric"), str):
-            path = self._data(f"{given}: grading.rubric", grading["rubric"], base=here.parent)
-            content["grading"] = {**grading, "rubric": _beside(path)}
-        # One file may stand twice with different data; equal content needs one place only.
-        return self._placed(_yaml(content), here.name)
+            path = self.data(f"{given}: grading.rubric", grading["rubric"], base=here.parent)
+            content["grading"] = {**grading, "rubric": _seen_from(folder, path)}
+        self.files[place] = _yaml(content)
+        return place
 
-    def _data(self, key: str, given: str, *, base: Path | None = None) -> str:
-        """Return where the cluster finds a data file, or the files of a folder."""
+    def data(self, key: str, given: str, *, base: Path | None = None) -> str:
+        """Pack a data file, or the files of a folder, and return where the cluster finds it."""
         here = _here(given, base=base)
         if self._is_shared(here):
             return str(here)
-        if here in self.places:
-            return self.places[here]
         if here.is_dir():
-            folder = f"files/{len(self.places) + 1}"
+            folder = self._place(here)
             for file in sorted(here.iterdir()):
                 if file.is_file() and not file.name.startswith("."):
                     self.files[f"{folder}/{file.name}"] = file
-            self.places[here] = folder
             return folder
         if here.is_file():
-            place = f"files/{len(self.places) + 1}/{here.name}"
-            self.places[here], self.files[place] = place, here
+            place = self._place(here)
+            self.files[place] = here
             return place
         if Path(given).is_absolute():
             self.remarks.append(f"{key}: {given} is not on this machine: taken to be the cluster's")
@@ -202,16 +203,17 @@ class _Packing:
             "the cluster's storage is named by its absolute path"
         )
 
-    def _placed(self, content: bytes, name: str) -> str:
-        for place, known in self.files.items():
-            if known == content and Path(place).name == name:
-                return place
-        place = f"files/task-{len(self.files) + 1}/{name}"
-        self.files[place] = content
-        return place
-
-    def _is_shared(self, path: Path) -> bool:
-        return any(path.is_relative_to(root) for root in self.shared)
+    def _place(self, here: Path) -> str:
+        """Return the place of a local path: the same as here where it lies below this folder."""
+        if here not in self.places:
+            place = str(here.relative_to(Path.cwd())) if here.is_relative_to(Path.cwd()) else "."
+            # Ray leaves out folders of some names, most of them hidden; .. and such lead elsewhere.
+            parts = set(Path(place).parts)
+            if not parts or parts & _LEFT_OUT or place.startswith((".", _OWN_FOLDER)):
+                folder = f"{_OWN_FOLDER}/{len(self.places) + 1}"
+                place = folder if here.is_dir() else f"{folder}/{here.name}"
+            self.places[here] = place
+        return self.places[here]
 
     def check_size(self) -> None:
         """Refuse more than the job server takes."""
@@ -227,6 +229,9 @@ class _Packing:
             "nodes see, and name it with --shared, or the files by absolute paths"
         )
 
+    def _is_shared(self, path: Path) -> bool:
+        return any(path.is_relative_to(root) for root in self.shared)
+
 
 def _here(path: str, *, base: Path | None = None) -> Path:
     """Return what a path means on this machine; not resolved, so that links keep their names."""
@@ -234,9 +239,18 @@ def _here(path: str, *, base: Path | None = None) -> Path:
     return Path(os.path.normpath(start))
 
 
-def _beside(path: str) -> str:
-    """Return a path of the bundle as a task file in `files/<n>/` has to name it."""
-    return path if path.startswith("/") else f"../../{path}"
+def _seen_from(folder: str, path: str) -> str:
+    """Return a path of the bundle as a file in one of its folders has to name it."""
+    return path if path.startswith("/") else os.path.relpath(path, folder or ".")
+
+
+def _sections(entry: TaskConfig) -> set[str]:
+    """Return the sections of a task file whose data an entry of the run reads."""
+    if entry.path is not None:
+        return set()
+    n_shots = tasks.load_task(entry.task).num_fewshot
+    n_shots = n_shots if entry.num_fewshot is None else entry.num_fewshot
+    return {"source"} | ({"fewshot"} if n_shots and entry.fewshot_path is None else set())
 
 
 def _yaml(content: Mapping[str, Any]) -> bytes:

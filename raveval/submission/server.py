@@ -24,6 +24,10 @@ DEFAULT_ADDRESS = "http://127.0.0.1:8265"
 """Where `ray start --head` has its job server, and where a port-forward usually ends."""
 
 _ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
+_CHATTY = (
+    *("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk"),
+    "ray._private.runtime_env.packaging",
+)
 _SECONDS_BETWEEN_CHECKS = 15.0
 
 
@@ -70,10 +74,10 @@ class JobServer:
         self.address = _address(address)
         _check_installed()
         _check_reachable(self.address)
-        logging.getLogger("ray.dashboard.modules.dashboard_sdk").setLevel(logging.WARNING)
-        logging.getLogger("ray.dashboard.modules.job.sdk").setLevel(logging.WARNING)
         from ray.job_submission import JobSubmissionClient
 
+        for name in _CHATTY:
+            logging.getLogger(name).setLevel(logging.WARNING)
         with _address_in_force(self.address), self._words():
             self._client = JobSubmissionClient(self.address)
 
