@@ -69,6 +69,15 @@ def reduce_run(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
     )
 
 
+def reduce_task(directory: RunDirectory, name: str, entry: Mapping[str, Any]) -> TaskResults:
+    """Return the numbers of one task; `entry` is what run.json says of it.
+
+    Raises:
+        DataError: a shard is not done, or its rows are not those of the plan.
+    """
+    return _task_results(directory, entry, _receipts(directory, name, entry))
+
+
 def _receipts(directory: RunDirectory, name: str, entry: Mapping[str, Any]) -> list[Receipt]:
     receipts: list[Receipt] = []
     shards = shards_of(name, entry["n_examples"], entry["shard_size"])

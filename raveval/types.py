@@ -265,7 +265,8 @@ class Estimate:
     Attributes:
         value: None exactly when `reason` is given ("n=0", "constant", "no words", "overflow", …).
         unit: "fraction", "nats", "bits", "perplexity", "ratio", …
-        n: examples (or tokens, words, …: what the metric's docstring says) it rests on.
+        n: examples (or tokens, words, …: what the metric's docstring says) it rests on; 0 where
+            the number was imported and the file does not say.
         stderr, low, high: standard error and 95 % interval; None where the metric has none.
         interval: how the interval was made, one of the identifiers that the docstring of
             `raveval.metrics._intervals` lists with their sources ("wilson95", "delta-t95", …).
@@ -351,15 +352,16 @@ class TaskResults:
     `failures` maps the ids of the first missing examples to "status: message". `source` says where
     the examples and the shots come from, and which limit was set. `usage` is the cost of the model
     under evaluation, `judge_usage` that of the judge, where one grades its answers. `tables` are
-    distributions, of ratings mostly, by name.
+    distributions, of ratings mostly, by name. `num_fewshot` and `version` are None only where the
+    numbers were imported and the file does not say.
     """
 
     metrics: Mapping[str, Estimate]
     coverage: Coverage
     usage: Usage
     protocol: str
-    num_fewshot: int
-    version: int
+    num_fewshot: int | None
+    version: int | None
     groups: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
     failures: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, int] = field(default_factory=dict)
