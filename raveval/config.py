@@ -171,7 +171,8 @@ class RunSection(Strict):
     """All that cannot move a number: where results go, and on what they are computed.
 
     `answers_from` is the directory of another run that was asked the same of the same model: its
-    answers are taken over, so that another judge can grade them.
+    answers are taken over, so that another judge can grade them. `autoscaling` says that nodes come
+    when they are asked for: replicas that have no room yet are waited for, not refused.
     """
 
     output: str
@@ -185,6 +186,16 @@ class RunSection(Strict):
     address: str | None = None
     judge: JudgePlacement = JudgePlacement()
     answers_from: str | None = None
+    autoscaling: bool = False
+
+    @model_validator(mode="after")
+    def _what_is_scaled_is_known(self) -> Self:
+        if self.autoscaling and self.gpus_per_replica is None:
+            raise ValueError(
+                "autoscaling: give gpus_per_replica too (and cpus_per_replica where it is 0): what "
+                "nodes will have that are not there yet is not known"
+            )
+        return self
 
     @field_validator("output")
     @classmethod

@@ -36,7 +36,8 @@ class Placement:
     """How many replicas, on what.
 
     None for CPUs or GPUs: as many as divide the cluster evenly; where the engine is a client of a
-    model elsewhere, one CPU and no GPU.
+    model elsewhere, one CPU and no GPU. `autoscaling`: nodes come when they are asked for, so that
+    what does not fit now is waited for.
     """
 
     replicas: int
@@ -46,6 +47,7 @@ class Placement:
     examples_in_flight: int
     address: str | None
     section: str = "run"
+    autoscaling: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def execute(
         say(
             f"starting {placement.replicas} replica{'s' * (placement.replicas > 1)} of "
             f"{spec.model.name} on {spec.engine} ({resources['num_cpus']:g} CPUs, "
-            f"{resources['num_gpus']:g} GPUs each)"
+            f"{resources['num_gpus']:g} GPUs each{_room(nodes, resources)})"
         )
         concurrency = max(2, math.ceil(placement.examples_in_flight / placement.shard_size))
         concurrency = min(concurrency, _MAX_SHARDS_IN_FLIGHT)
@@ -257,11 +259,12 @@ def _resources(
         is_light = gpus > 0 or devices_per_replica is None  # the work is done elsewhere
         cpus = 1.0 if is_light else _most_cpus(nodes, placement.replicas)
     slots = sum(_fitting(node, cpus, gpus) for node in nodes)
-    if slots < placement.replicas:
+    if slots < placement.replicas and not placement.autoscaling:
         raise ResourceError(
             f"{placement.section}.replicas: {placement.replicas} replicas of {cpus:g} CPUs and "
-            f"{gpus:g} GPUs do not fit: {len(nodes)} node(s) with {total['CPU']:g} CPUs and {total['GPU']:g} GPUs "
-            f"in all hold {slots}. Ask for fewer replicas, or for less for each"
+            f"{gpus:g} GPUs do not fit: {len(nodes)} node(s) with {total['CPU']:g} CPUs and "
+            f"{total['GPU']:g} GPUs in all hold {slots}. Ask for fewer replicas, or for less for "
+            "each; where nodes come when they are asked for, set run.autoscaling"
         )
     return {"num_cpus": cpus, "num_gpus": gpus}
 
@@ -283,6 +286,15 @@ def _fitting(node: Mapping[str, float], cpus: float, gpus: float) -> int:
         if wanted
     ]
     return min(limits, default=0)
+
+
+def _room(nodes: Sequence[Mapping[str, float]], resources: Mapping[str, float]) -> str:
+    """Say how many replicas the nodes hold, where there is more than one node."""
+    if len(nodes) == 1:
+        return ""
+    fitting = [_fitting(node, resources["num_cpus"], resources["num_gpus"]) for node in nodes]
+    n_useful = sum(fit > 0 for fit in fitting)
+    return f"; {n_useful} of {len(nodes)} nodes have room, for {sum(fitting)}"
 
 
 def _error(kind: str, words: str) -> RavevalError:

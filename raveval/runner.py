@@ -292,6 +292,7 @@ def _pass(
         examples_in_flight=section.examples_in_flight,
         address=section.address,
         section="run.judge" if is_judge else "run",
+        autoscaling=section.autoscaling,
     )
     n_examples = sum(shard.stop - shard.start for shard in shards)
     began = time.monotonic()

@@ -147,3 +147,12 @@ def test_flags_and_file_say_the_same() -> None:
             replicas=2,
         )
     )
+
+
+def test_what_nodes_will_have_that_are_to_come_has_to_be_said() -> None:
+    content = copy.deepcopy(BASE)
+    content["run"]["autoscaling"] = True
+    with pytest.raises(ConfigError, match="autoscaling: give gpus_per_replica too"):
+        load_config(content)
+    content["run"]["gpus_per_replica"] = 1.0
+    assert load_config(content).run.autoscaling

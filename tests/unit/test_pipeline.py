@@ -7,7 +7,7 @@ import pytest
 
 from raveval.engines import http, scripted, transformers, vllm
 from raveval.errors import ResourceError
-from raveval.pipeline import Placement, _devices, _resources
+from raveval.pipeline import Placement, _devices, _resources, _room
 from raveval.types import ModelRef
 from raveval.worker import WorkerSpec
 
@@ -59,3 +59,16 @@ def test_what_the_run_says_goes_first() -> None:
     assert given("http", options, nodes=WITH_GPUS, cpus=0.25, gpus=0.5) == (0.25, 0.5)
     assert given("vllm", vllm.Options(), nodes=WITH_GPUS, cpus=3.0, gpus=0.0) == (3, 0)
     assert given("scripted", scripted.Options(), nodes=WITH_GPUS, gpus=0.0) == (8, 0)
+
+
+def test_nodes_that_will_come_are_waited_for() -> None:
+    placement = Placement(3, None, 1.0, 8, 8, None, autoscaling=True)
+    found = _resources(placement, CPUS_ALONE, devices_per_replica=1)
+    assert found == {"num_cpus": 1, "num_gpus": 1}
+
+
+def test_a_cluster_is_told_how_many_of_its_nodes_have_room() -> None:
+    nodes = ({}, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 1.0})
+    resources = {"num_cpus": 1.0, "num_gpus": 1.0}
+    assert _room(nodes, resources) == "; 2 of 3 nodes have room, for 3"
+    assert _room(nodes[1:2], resources) == ""
