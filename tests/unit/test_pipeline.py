@@ -68,7 +68,7 @@ def test_nodes_that_will_come_are_waited_for() -> None:
 
 
 def test_a_cluster_is_told_how_many_of_its_nodes_have_room() -> None:
-    nodes = ({}, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 1.0})
+    nodes: tuple[dict[str, float], ...] = ({}, {"CPU": 4.0, "GPU": 2.0}, {"CPU": 4.0, "GPU": 1.0})
     resources = {"num_cpus": 1.0, "num_gpus": 1.0}
     assert _room(nodes, resources) == "; 2 of 3 nodes have room, for 3"
     assert _room(nodes[1:2], resources) == ""
