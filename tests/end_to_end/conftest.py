@@ -68,7 +68,8 @@ def numbers(directory: str | Path) -> str:
     content = json.loads((Path(directory) / "results.json").read_text())
     content.pop("times")
     for task in content["tasks"].values():
-        task["usage"].pop("engine_seconds")
+        for usage in ("usage", "judge_usage"):
+            task.get(usage, {}).pop("engine_seconds", None)
     return json.dumps(content, indent=1)
 
 

@@ -7,10 +7,12 @@ has to know stands in the prompt.
 import asyncio
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 from raveval.engines.scripted import default_reply
-from raveval.types import Failure, Generate, Reply, Request, Status
+from raveval.types import Completion, Failure, Generate, Reply, Request, Status
+from tests.judges import draws
 
 
 def _text(request: Request) -> str:
@@ -63,3 +65,35 @@ def fails_until(request: Request) -> Reply:
     if named and not Path(named[1]).exists():
         return Failure(Status.FAILED, "not yet")
     return default_reply(request)
+
+
+def says_its_kind(request: Request) -> Reply:
+    """Answer "This is a KIND answer", as `tests.judges.draws` reads it, of the kind asked for."""
+    asked = re.search(r"in a (\w+) way", _text(request))
+    if "fail" in _text(request):
+        return Failure(Status.FAILED, "the candidate is out of words")
+    return Completion(
+        f"This is a {asked[1] if asked else 'plain'} answer. [RESULT] 5",
+        "stop",
+        n_prompt_tokens=7,
+        n_output_tokens=5,
+    )
+
+
+def says_its_kind_anew(request: Request) -> Reply:
+    """Answer as `says_its_kind`, in other words."""
+    reply = says_its_kind(request)
+    return replace(reply, text=f"Well. {reply.text}") if isinstance(reply, Completion) else reply
+
+
+def judge_dies_on_poison(request: Request) -> Reply:
+    """Grade, but end the whole process on one example."""
+    if "poison" in _text(request):
+        os._exit(139)
+    return draws(request)
+
+
+def judge_fails_until(request: Request) -> Reply:
+    """Grade, but fail where the prompt names a file that is not there."""
+    reply = fails_until(request)
+    return reply if isinstance(reply, Failure) else draws(request)

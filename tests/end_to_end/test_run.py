@@ -1,23 +1,18 @@
 """The two tests that define the project: same answer, any sharding; resume after every commit."""
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 import raveval
 from raveval import tasks
 from raveval.errors import ConfigError, MismatchError, ModelError, ResourceError, RunError
 from tests.end_to_end.conftest import Config, numbers, receipts
+from tests.end_to_end.drivers import run_and_kill, start_driver, wait_for
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
 
@@ -73,7 +68,7 @@ class TestResume:
         raveval.run(quiet)
         killed = config(output="killed", shard_size=2, engine=engine, examples_in_flight=4)
         n_shards = len(receipts(tmp_path / "quiet"))
-        _run_and_kill(killed, tmp_path, after_shards=n_shards // 3)
+        run_and_kill(killed, tmp_path, after_shards=n_shards // 3)
         before = receipts(tmp_path / "killed")
         assert 0 < len(before) < n_shards
         raveval.run(killed)
@@ -191,9 +186,9 @@ class TestOtherRun:
 
     def test_a_second_driver_is_kept_out(self, config: MakeConfig, tmp_path: Path) -> None:
         settings = config(tasks=["demo_qa"], shard_size=1, engine={"latency_seconds": 2.0})
-        first = _start_driver(settings, tmp_path)
+        first = start_driver(settings, tmp_path)
         try:
-            _wait_for(lambda: (tmp_path / "run" / "run.json").exists(), "the first driver", first)
+            wait_for(lambda: (tmp_path / "run" / "run.json").exists(), "the first driver", first)
             with pytest.raises(MismatchError, match=str(first.pid)):
                 raveval.run(settings)
         finally:
@@ -285,50 +280,3 @@ class TestFaults:
         wanted = config(replicas=2, gpus_per_replica=1.0)
         with pytest.raises(ResourceError, match="2 replicas"):
             raveval.run(wanted)
-
-
-def _start_driver(settings: Config, folder: Path) -> subprocess.Popen[bytes]:
-    """Start `raveval run` in its own process, with a Ray of its own."""
-    path = folder / "config.yaml"
-    path.write_text(yaml.safe_dump(json.loads(json.dumps(settings))))
-    environment = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
-    log = (folder / "driver.log").open("wb")
-    with log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "raveval", "run", str(path)],
-            stdout=log,
-            stderr=log,
-            env=environment,
-            start_new_session=True,
-        )
-
-
-def _run_and_kill(settings: Config, folder: Path, *, after_shards: int) -> None:
-    driver = _start_driver(settings, folder)
-    directory = Path(settings["run"]["output"])
-    try:
-        _wait_for(lambda: len(receipts(directory)) >= after_shards, "some shards", driver)
-    finally:
-        os.kill(driver.pid, signal.SIGKILL)
-        driver.wait()
-    _wait_for_quiet(directory)
-
-
-def _wait_for(
-    condition: Callable[[], bool], what: str, driver: subprocess.Popen[bytes], seconds: float = 90
-) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert driver.poll() is None, f"the driver ended before {what}"
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
-
-
-def _wait_for_quiet(directory: Path) -> None:
-    """Wait until orphaned replicas are gone: nothing is committed for three seconds."""
-    last, since = receipts(directory), time.monotonic()
-    while time.monotonic() - since < 3.0:
-        time.sleep(0.2)
-        now = receipts(directory)
-        if now != last:
-            last, since = now, time.monotonic()
