@@ -1,28 +1,23 @@
-"""Turns a config into a plan: every refusal that needs no loaded model happens here.
-
-A plan holds what is asked, rendered to the last character, and the fingerprints of each task:
-`reply` (all that the model's answers depend on), `verdict` (what a judge's verdicts on them depend
-on besides) and `score` (what the numbers depend on besides).
-"""
+"""One task as it will be asked: read, rendered, measured, and hashed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from raveval import __version__, preflight, tasks
-from raveval.baseline import with_baseline
-from raveval.config import EvaluateConfig, RunConfig, TaskConfig, engine_options
-from raveval.errors import ConfigError, MismatchError, ModelError
+from raveval import tasks
+from raveval.config import EvaluateConfig, TaskConfig
+from raveval.errors import ConfigError
 from raveval.evaluate import graded, load_metric, load_protocol
-from raveval.fingerprint import digest, digest_each, first_difference, plain
+from raveval.fingerprint import digest, digest_each, plain
 from raveval.lengths import Encoder, lengths, overlong_message, verdict_lengths
 from raveval.metrics import _clusters
-from raveval.models import ChosenModel, choose
+from raveval.models import ChosenModel
+from raveval.plan import preflight
+from raveval.plan.baseline import with_baseline
 from raveval.protocols import EvaluationProtocol, Grading, TaskSettings
-from raveval.store import RunDirectory, shards_of
-from raveval.types import Example, Shard
+from raveval.types import Example
 
 
 def score_inputs(protocol: str, settings: TaskSettings, metrics: Sequence[str]) -> dict[str, Any]:
@@ -113,105 +108,7 @@ class PlannedTask:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A run that nothing known beforehand speaks against; `judge` where a task needs one."""
-
-    config: RunConfig
-    model: ChosenModel
-    judge: ChosenModel | None
-    tasks: tuple[PlannedTask, ...]
-    shard_sizes: Mapping[str, int]
-
-    def shards(self) -> list[Shard]:
-        """Return every shard of the run, tasks in order."""
-        return [
-            shard
-            for task in self.tasks
-            for shard in shards_of(task.name, len(task.examples), self.shard_sizes[task.name])
-        ]
-
-    def lines(self) -> list[str]:
-        """Describe the plan for a person."""
-        run = self.config.run
-        lines = [self.model.line("model")]
-        if self.judge is not None:
-            lines.append(self.judge.line("judge"))
-        lines.append(
-            f"output  {run.output} ({run.replicas} replica{'s' * (run.replicas > 1)}, "
-            f"{len(self.shards())} shards)"
-        )
-        lines += self._chat_lines()
-        for task in self.tasks:
-            lines += self._task_lines(task)
-        return lines
-
-    def _chat_lines(self) -> list[str]:
-        roles = []
-        if any(task.reply["chat"] for task in self.tasks):
-            roles.append(self.model.system_role)
-        if self.judge and any(task.settings.judge_chat for task in self.tasks):
-            roles.append(self.judge.system_role)
-        return [f"chat    system role: {role}" for role in dict.fromkeys(roles) if role is not None]
-
-    def _task_lines(self, task: PlannedTask) -> list[str]:
-        overlong = f", {task.n_overlong} too long" if task.n_overlong else ""
-        longest = f", longest {task.longest_tokens} tokens" if task.longest_tokens else ""
-        lines = [
-            f"task    {task.name}: {len(task.examples)} examples, {task.protocol}, "
-            f"{task.num_fewshot}-shot{longest}{overlong}"
-        ]
-        n_judge, judge = task.longest_verdict_tokens, self.judge
-        if judge is not None and n_judge is not None:
-            left = judge.encoder.max_model_len - n_judge
-            if left < task.settings.sampling.max_output_tokens:
-                lines.append(
-                    f"        the judge has room for an answer of {left} tokens where the rest of "
-                    "its prompt is longest; prompts with a longer one are counted as overlong"
-                )
-        return lines + [f"        {remark}" for remark in tasks.source_remarks(task.provenance)]
-
-
-def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None) -> Plan:
-    """Check a config against everything that can be known without loading the model.
-
-    Raises:
-        Refused: the first thing that speaks against the run (ConfigError, DataError, ModelError,
-            ResourceError, MismatchError).
-    """
-    evaluate = config.evaluate
-    engine_options(evaluate.engine)
-    preflight.check_names(evaluate.tasks)
-    preflight.check_judge(evaluate)
-    preflight.check_local_resources(config)
-    directory = RunDirectory(config.run.output)
-    preflight.check_writable(directory.path)
-    model = choose(evaluate.model, evaluate.engine, where="evaluate", say=say)
-    _check_chat(evaluate.chat, model, where="evaluate.chat")
-    judge = None
-    if evaluate.judge is not None:
-        section = evaluate.judge
-        judge = choose(section.model, section.engine, where="evaluate.judge", say=say)
-        _check_chat(section.chat, judge, where="evaluate.judge.chat")
-    judge_identity = None if judge is None else judge.identity()
-    planning = _Planning(evaluate, model, judge, model.identity(), judge_identity)
-    planned = []
-    for entry in evaluate.tasks:
-        say(f"preparing {entry.name or entry.task}")
-        planned.append(planning.task(entry))
-    shard_sizes = reconcile(directory, planned, config.run.shard_size)
-    return Plan(config, model, judge, tuple(planned), shard_sizes)
-
-
-def _check_chat(chat: bool | None, model: ChosenModel, *, where: str) -> None:
-    if chat and not model.encoder.has_chat_template:
-        raise ModelError(
-            f"{where}: {model.ref.name} has no chat template; leave chat out to ask with plain "
-            "prompts"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _Planning:
+class Planning:
     """What all tasks of a run have in common; identities are made once, they read weights."""
 
     evaluate: EvaluateConfig
@@ -362,71 +259,3 @@ def _too_long(n_tokens: Mapping[str, int], encoder: Encoder) -> dict[str, int]:
 def _asked_of_graded(example: Example) -> dict[str, Any]:
     """Return what the candidate's answer depends on; what the judge goes by has its own hash."""
     return {key: value for key, value in asdict(example).items() if key != "fields"}
-
-
-def reconcile(
-    directory: RunDirectory, planned: Sequence[PlannedTask], shard_size: int
-) -> dict[str, int]:
-    """Check tasks against a run that is already there, and return each one's shard size.
-
-    The driver does so once more when it holds the directory: another may have been faster.
-
-    A task keeps the shards it was begun with, whatever the config now says: their size moves no
-    number, and finished ones stay finished. New tasks may join a run; none may vanish.
-
-    Raises:
-        MismatchError: what moves numbers differs; the message names the key.
-    """
-    manifest = directory.read_manifest()
-    if manifest is None:
-        return {task.name: shard_size for task in planned}
-    known: dict[str, Any] = manifest["tasks"]
-    by_name = {task.name: task for task in planned}
-    for name, entry in known.items():
-        if name not in by_name:
-            raise MismatchError(
-                f"{directory.path}: holds a run with the task {name!r}, which is not asked for "
-                "now; add it, or choose another output"
-            )
-        difference = first_difference(entry["reply"], by_name[name].reply)
-        if difference is not None:
-            key, old, new = difference
-            what = {"examples": "the examples (rows, prompts or shots)"}.get(key, key)
-            raise MismatchError(
-                f"{directory.path}: holds another run: {what} of task {name!r} was {old!r}, now "
-                f"it is {new!r}. Choose another output, or set it back"
-            )
-        _check_verdict(directory, name, entry.get("verdict"), by_name[name].verdict)
-    return {name: known[name]["shard_size"] if name in known else shard_size for name in by_name}
-
-
-def _check_verdict(
-    directory: RunDirectory,
-    task: str,
-    old: Mapping[str, Any] | None,
-    new: Mapping[str, Any] | None,
-) -> None:
-    """Refuse another judge, or another way of asking it, where verdicts may be there."""
-    difference = first_difference(old or {}, new or {})
-    if difference is not None:
-        key, before, now = difference
-        what = {"material": "what the judge goes by (rubrics, references, a baseline)"}.get(
-            key, f"{key} of the judge"
-        )
-        raise MismatchError(
-            f"{directory.path}: holds a run that is graded otherwise: {what} in task {task!r} was "
-            f"{before!r}, now it is {now!r}. Choose another output, with run.answers_from: "
-            f"{directory.path} to take over the answers, or set it back"
-        )
-
-
-def manifest_of(plan: Plan, earlier: Mapping[str, Any] | None, *, started: str) -> dict[str, Any]:
-    """Return the content of run.json; what an earlier session began keeps its start."""
-    return {
-        "raveval_version": __version__,
-        "started": (earlier or {}).get("started", started),
-        "model": plan.model.ref.name,
-        "judge": plan.judge.ref.name if plan.judge else None,
-        "config": plan.config.model_dump(mode="json"),
-        "tasks": {task.name: task.manifest(plan.shard_sizes[task.name]) for task in plan.tasks},
-    }
