@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 WHERE = "Where it runs (moves no number)"
+JUDGE = "Where a judge grades the answers"
 
 
 class Overlong(StrEnum):
@@ -111,6 +112,34 @@ def evaluation_flags(
             help="Ask again what an earlier session counted as failed or quarantined.",
         ),
     ] = False,
+    judge: Annotated[
+        str | None,
+        typer.Option("--judge", rich_help_panel=JUDGE, help="The model that grades the answers."),
+    ] = None,
+    judge_args: Annotated[
+        str | None,
+        typer.Option("--judge-args", rich_help_panel=JUDGE, help="As --model-args, for the judge."),
+    ] = None,
+    judge_engine: Annotated[
+        str | None,
+        typer.Option("--judge-engine", rich_help_panel=JUDGE, help="vllm (default) or http."),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            "--baseline",
+            rich_help_panel=JUDGE,
+            help="Another run, whose answers the judge compares these with.",
+        ),
+    ] = None,
+    answers_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--answers-from",
+            rich_help_panel=JUDGE,
+            help="Another run of the same model, whose answers are graded instead of new ones.",
+        ),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option("--address", rich_help_panel=WHERE, help="The Ray cluster to attach to."),

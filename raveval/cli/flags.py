@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from raveval import registry
-from raveval.config import RunConfig, config_from_flags, looks_local
+from raveval.config import RunConfig, config_from_flags, looks_local, model_source
 from raveval.errors import ConfigError
 from raveval.strict_yaml import read_yaml, validate
 
@@ -29,6 +29,7 @@ RUN_FLAGS: Mapping[str, str] = {
     "shard_size": "shard_size",
     "retry_failed": "retry_failed",
     "address": "address",
+    "answers_from": "answers_from",
 }
 """Flags that move no number, and their keys in the config's section `run`."""
 
@@ -38,6 +39,7 @@ EVALUATE_FLAGS: Mapping[str, str] = {
     "system_instruction": "system_prompt",
     "seed": "seed",
     "on_overlong": "on_overlong",
+    "baseline": "baseline",
 }
 
 CONFIG_KEYS: Mapping[str, str] = {
@@ -45,6 +47,9 @@ CONFIG_KEYS: Mapping[str, str] = {
     "model_args": "evaluate.model and evaluate.engine",
     "engine": "evaluate.engine",
     "engine_args": "evaluate.engine",
+    "judge": "evaluate.judge.model",
+    "judge_args": "evaluate.judge.model and evaluate.judge.engine",
+    "judge_engine": "evaluate.judge.engine",
     "tasks": "evaluate.tasks",
     **{flag: f"{flag} of an entry of evaluate.tasks" for flag in TASK_FLAGS},
     **{flag: f"evaluate.{key}" for flag, key in EVALUATE_FLAGS.items()},
@@ -165,7 +170,8 @@ def _from_flags(given: Mapping[str, Any]) -> RunConfig:
         task_options={flag: given[flag] for flag in TASK_FLAGS if flag in given},
         documents=_documents(tasks) if "num_fewshot" in given else (),
         evaluate_options={
-            key: given[flag] for flag, key in EVALUATE_FLAGS.items() if flag in given
+            **{key: given[flag] for flag, key in EVALUATE_FLAGS.items() if flag in given},
+            "judge": _judge(given),
         },
         run_options={
             key: given[flag]
@@ -173,6 +179,22 @@ def _from_flags(given: Mapping[str, Any]) -> RunConfig:
             if flag in given and flag != "output_path"
         },
     )
+
+
+def _judge(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Read the flags of the judge as the config's section `evaluate.judge`."""
+    others = [flag for flag in ("judge_args", "judge_engine") if flag in given]
+    if "judge" not in given:
+        if others:
+            raise ConfigError(f"{_spelled(others[0])}: goes with --judge, the judge's model")
+        return None
+    arguments = parse_arguments(given.get("judge_args", ""), flag="--judge-args")
+    of_model = {key: value for key, value in arguments.items() if key in MODEL_KEYS}
+    options = {key: value for key, value in arguments.items() if key not in MODEL_KEYS}
+    return {
+        "model": {**model_source(given["judge"]), **of_model},
+        "engine": {"name": given.get("judge_engine", "vllm"), "options": options},
+    }
 
 
 def _documents(tasks: Sequence[str]) -> list[str]:

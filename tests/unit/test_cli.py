@@ -100,6 +100,43 @@ class TestFlags:
         assert not given.evaluate.chat
         assert given.run.shard_size == config.RunSection(output="x").shard_size
 
+    def test_name_the_judge_and_what_it_compares_with(self):
+        given = read_flags(
+            None,
+            {
+                **BASE,
+                "judge": "org/judge",
+                "judge_args": "revision=7,base_url=http://host:1/v1,concurrency=3",
+                "judge_engine": "http",
+                "baseline": "runs/old",
+                "answers_from": "runs/mine",
+            },
+        )
+        assert (
+            given.evaluate
+            == load_config(
+                {
+                    "evaluate": {
+                        "model": "org/model",
+                        "tasks": ["arc_easy"],
+                        "judge": {
+                            "model": {"id": "org/judge", "revision": "7"},
+                            "engine": {
+                                "name": "http",
+                                "base_url": "http://host:1/v1",
+                                "concurrency": 3,
+                            },
+                        },
+                        "baseline": "runs/old",
+                    },
+                    "run": {"output": "out"},
+                }
+            ).evaluate
+        )
+        assert given.run.answers_from == "runs/mine"
+        with pytest.raises(ConfigError, match=r"--judge-engine: goes with --judge"):
+            read_flags(None, {**BASE, "judge_engine": "http"})
+
     def test_data_of_a_single_task(self):
         given = read_flags(None, {**BASE, "path": "a.jsonl", "fewshot_path": "b.jsonl"})
         assert given.evaluate.tasks[0].path == "a.jsonl"
