@@ -134,7 +134,13 @@ def _environment(cluster: Cluster) -> dict[str, str]:
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     path = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", "")))
-    return {**kept, **cluster.variables, "PATH": path, "RAY_USAGE_STATS_ENABLED": "0"}
+    return {
+        **kept,
+        **cluster.variables,
+        "PATH": path,
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_raylet_start_wait_time_s": f"{START_SECONDS:g}",  # a busy machine is slow
+    }
 
 
 def _free_ports(n: int) -> list[int]:

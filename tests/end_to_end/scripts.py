@@ -67,6 +67,14 @@ def fails_until(request: Request) -> Reply:
     return default_reply(request)
 
 
+async def waits_until(request: Request) -> Reply:
+    """Answer once the file that the prompt names is there."""
+    named = re.search(r"once (\S+) exists", _text(request))
+    while named and not Path(named[1]).exists():
+        await asyncio.sleep(0.1)
+    return default_reply(request)
+
+
 def says_its_kind(request: Request) -> Reply:
     """Answer "This is a KIND answer", as `tests.judges.draws` reads it, of the kind asked for."""
     asked = re.search(r"in a (\w+) way", _text(request))
