@@ -23,12 +23,14 @@ from pathlib import Path
 
 from raveval import errors, registry
 from raveval.errors import RavevalError, ResourceError, RunError
+from raveval.evaluate import Stage
 from raveval.store import RunDirectory
 from raveval.types import Shard
 from raveval.worker import ShardWorker, WorkerSpec
 
 _MAX_SHARDS_IN_FLIGHT = 64  # an actor's queue; with tiny shards it bounds examples in flight
 _SECONDS_BETWEEN_SIGNS = 30.0
+_ROLE = {Stage.ANSWER: "", Stage.GRADE: "judge "}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,15 @@ class ShardDone:
 
 
 def execute(
-    shards: Sequence[Shard], spec: WorkerSpec, placement: Placement, *, say: Callable[[str], None]
+    shards: Sequence[tuple[int, Shard]],
+    spec: WorkerSpec,
+    placement: Placement,
+    *,
+    say: Callable[[str], None],
 ) -> Iterator[ShardDone]:
-    """Run shards on the cluster; each is committed to the run directory before it is yielded.
+    """Run shards on the cluster; each is committed to its run directory before it is yielded.
+
+    A shard stands beside the index of its run among those of `spec`.
 
     Raises:
         ResourceError: the cluster cannot hold the replicas asked for.
@@ -76,13 +84,14 @@ def execute(
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         resources = _resources(placement, nodes, devices_per_replica=_devices(spec))
         say(
-            f"starting {placement.replicas} replica{'s' * (placement.replicas > 1)} of "
-            f"{spec.model.name} on {spec.engine} ({resources['num_cpus']:g} CPUs, "
+            f"starting {placement.replicas} {_ROLE[spec.stage]}replica"
+            f"{'s' * (placement.replicas > 1)} of {spec.model.name} on {spec.engine} "
+            f"({resources['num_cpus']:g} CPUs, "
             f"{resources['num_gpus']:g} GPUs each{_room(nodes, resources)})"
         )
         concurrency = max(2, math.ceil(placement.examples_in_flight / placement.shard_size))
         concurrency = min(concurrency, _MAX_SHARDS_IN_FLIGHT)
-        rows = [asdict(shard) for shard in shards]
+        rows = [{"run": run, **asdict(shard)} for run, shard in shards]
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             ShardWorker,
             batch_size=1,
@@ -114,12 +123,12 @@ def _told_while_waiting(
     """Say every half minute what is waited for, until a replica has loaded the model."""
     import ray
 
-    directory = RunDirectory(spec.directory)
+    run = spec.runs[0]
     is_over = threading.Event()
 
     def watch() -> None:
         while not is_over.wait(_SECONDS_BETWEEN_SIGNS):
-            if directory.worker_reports(spec.session):
+            if RunDirectory(run.directory).worker_reports(run.session):
                 return
             free = ray.available_resources()
             say(

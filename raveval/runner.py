@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import time
-import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
-from raveval import pipeline, report
+from raveval import passes, pipeline, report
 from raveval.config import RunConfig, load_config
-from raveval.errors import DataError
-from raveval.evaluate import Stage, TaskSpec
+from raveval.errors import DataError, MismatchError
+from raveval.fingerprint import first_difference
+from raveval.passes import OpenRun, score_stored, task_spec
 from raveval.plan import (
     Plan,
     make_plan,
@@ -26,14 +24,11 @@ from raveval.plan import (
     score_fingerprint,
     score_inputs,
 )
-from raveval.progress import Progress
-from raveval.protocols import Grading, TaskSettings
 from raveval.reduce import reduce_run
 from raveval.reuse import take_over
-from raveval.scoring import n_changed, score_shard, stored
+from raveval.scoring import stored
 from raveval.store import RunDirectory, shards_of
-from raveval.types import Results, Sampling, Shard
-from raveval.worker import WorkerSpec
+from raveval.types import Results, Shard
 
 Config = RunConfig | Mapping[str, Any] | str | Path
 Say = Callable[[str], None]
@@ -51,12 +46,89 @@ def run(config: Config, *, say: Say = _silent) -> Results:
         say: hears what is going on, a line at a time.
 
     Returns:
-        The results, also written to results.json and report.md in the run directory.
+        The results, also written to results.json and the reports in the run directory.
 
     Raises:
         Refused: the run cannot be carried out as asked; nothing was started.
         RunError: it broke; what was committed is kept, and the same call goes on from there.
     """
+    with _begun(config, say) as work:
+        if work.missing:
+            with pipeline.cluster(work.run.plan.config.run.address):
+                unanswered = work.run.unanswered(work.missing)
+                if unanswered:
+                    passes.answer(work.run, unanswered, say=say)
+                ungraded = work.run.ungraded(work.missing)
+                if ungraded:
+                    passes.grade([(work.run, ungraded)], say=say)
+        return _finished(work)
+
+
+def answer(config: Config, *, say: Say = _silent) -> Results | None:
+    """Do all of a run that needs no judge; `grade` does the rest, for many runs at once.
+
+    Returns:
+        The results where no judge is needed, else None.
+
+    Raises:
+        Refused, RunError: as `run`.
+    """
+    with _begun(config, say) as work:
+        unanswered = work.run.unanswered(work.missing)
+        if unanswered:
+            with pipeline.cluster(work.run.plan.config.run.address):
+                passes.answer(work.run, unanswered, say=say)
+        return None if work.run.ungraded(work.missing) else _finished(work)
+
+
+def grade(configs: Sequence[Config], *, say: Say = _silent) -> list[Results]:
+    """Have one judge, loaded once, grade the answers of several runs, and write their reports.
+
+    Raises:
+        MismatchError: the runs name different judges.
+        Refused, RunError: as `run`; also where a run is not answered yet.
+    """
+    with contextlib.ExitStack() as stack:
+        begun = [stack.enter_context(_begun(config, say)) for config in configs]
+        waiting = [(work.run, work.run.ungraded(work.missing)) for work in begun]
+        waiting = [(opened, shards) for opened, shards in waiting if shards]
+        for opened, shards in waiting:
+            _check_gradable(opened, waiting[0][0], shards)
+        if waiting:
+            with pipeline.cluster(waiting[0][0].plan.config.run.address):
+                passes.grade(waiting, say=say)
+        return [_finished(work) for work in begun]
+
+
+def _check_gradable(opened: OpenRun, first: OpenRun, shards: Sequence[Shard]) -> None:
+    judges = (each.plan.judge and each.plan.judge.identity() for each in (first, opened))
+    difference = first_difference(*(judge or {} for judge in judges))
+    if difference is not None:
+        key, old, new = difference
+        raise MismatchError(
+            f"{opened.directory.path}: its judge is not that of {first.directory.path}: {key} is "
+            f"{new!r}, there {old!r}; grade them apart"
+        )
+    unanswered = opened.unanswered(shards)
+    if unanswered:
+        raise DataError(
+            f"{opened.directory.path}: {len(unanswered)} of {len(shards)} shards are not answered "
+            "yet; there is nothing to grade in them"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A run whose directory is held: what it is, and the shards that are not done."""
+
+    run: OpenRun
+    manifest: dict[str, Any]
+    missing: Sequence[Shard]
+
+
+@contextlib.contextmanager
+def _begun(config: Config, say: Say) -> Iterator[_Begun]:
+    """Plan a run, hold its directory, score what is stored, and find what is missing."""
     checked = load_config(config)
     planned = make_plan(checked, say=say)
     directory = RunDirectory(checked.run.output)
@@ -77,15 +149,28 @@ def run(config: Config, *, say: Say = _silent) -> Results:
             for shard in shards
             if directory.finished(shard, score_fingerprint=wanted[shard.task]) is None
         ]
-        missing = _score_stored(directory, unscored, manifest, say)
+        missing = score_stored(directory, unscored, manifest, say)
         if len(missing) < len(shards):
             say(f"{len(shards) - len(missing)} of {len(shards)} shards are done already")
-        if missing:
-            with pipeline.cluster(checked.run.address):
-                _execute(directory, planned, manifest, missing, say)
-        manifest["finished"] = _now()
-        directory.write_manifest(manifest)
-        return _write_results(directory, manifest)
+        yield _Begun(OpenRun.of(directory, planned, manifest), manifest, missing)
+
+
+def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
+    """Commit what is asked and by what, before anything is asked."""
+    earlier = directory.read_manifest()
+    manifest = manifest_of(planned, earlier, started=_now())
+    for task in planned.tasks:
+        digest = task.examples_digest
+        if not directory.has_examples(task.name, digest=digest):
+            directory.write_examples(task.name, task.examples, digest=digest)
+    directory.write_manifest(manifest)
+    return manifest
+
+
+def _finished(work: _Begun) -> Results:
+    work.manifest["finished"] = _now()
+    work.run.directory.write_manifest(work.manifest)
+    return _write_results(work.run.directory, work.manifest)
 
 
 def plan(config: Config, *, say: Say = _silent) -> Plan:
@@ -120,7 +205,7 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
             for name, entry in manifest["tasks"].items()
             for shard in shards_of(name, entry["n_examples"], entry["shard_size"])
         ]
-        unanswered = _score_stored(run_directory, shards, manifest, say)
+        unanswered = score_stored(run_directory, shards, manifest, say)
         if unanswered:
             raise DataError(
                 f"{directory}: {len(unanswered)} of {len(shards)} shards have no stored replies, "
@@ -203,157 +288,11 @@ def load_results(directory: str | Path) -> Results:
     return report.from_json(text)
 
 
-def task_spec(entry: Mapping[str, Any]) -> TaskSpec:
-    """Return what workers need of a task's entry in run.json."""
-    settings = dict(entry["settings"])
-    judge_sampling = settings.pop("judge_sampling", None)
-    return TaskSpec(
-        protocol=entry["protocol"],
-        settings=TaskSettings(
-            sampling=_sampling(settings.pop("sampling")),
-            judge_sampling=None if judge_sampling is None else _sampling(judge_sampling),
-            grading=Grading(**settings.pop("grading", {})),
-            **settings,
-        ),
-        metrics=tuple(entry["metrics"]),
-        reply_fingerprint=entry["reply_fingerprint"],
-        score_fingerprint=entry["score_fingerprint"],
-        verdict_fingerprint=entry.get("verdict_fingerprint"),
-    )
-
-
-def _sampling(content: Mapping[str, Any]) -> Sampling:
-    return Sampling(**{**content, "stop": tuple(content["stop"])})
-
-
-def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
-    """Commit what is asked and by what, before anything is asked."""
-    earlier = directory.read_manifest()
-    manifest = manifest_of(planned, earlier, started=_now())
-    for task in planned.tasks:
-        digest = task.examples_digest
-        if not directory.has_examples(task.name, digest=digest):
-            directory.write_examples(task.name, task.examples, digest=digest)
-    directory.write_manifest(manifest)
-    return manifest
-
-
-def _execute(
-    directory: RunDirectory,
-    planned: Plan,
-    manifest: Mapping[str, Any],
-    missing: Sequence[Shard],
-    say: Say,
-) -> None:
-    """Have the candidate answer what is not answered, then the judge grade what needs it.
-
-    Never both at once: each has the accelerators to itself, and the judge reads committed replies.
-    """
-    specs = {name: task_spec(entry) for name, entry in manifest["tasks"].items()}
-    unanswered = [s for s in missing if stored(directory, s, specs[s.task])[0] is None]
-    if unanswered:
-        _pass(directory, planned, specs, unanswered, Stage.ANSWER, say)
-    if planned.judge is not None:
-        ungraded = [shard for shard in missing if specs[shard.task].is_graded]
-        _pass(directory, planned, specs, ungraded, Stage.GRADE, say)
-
-
-def _pass(
-    directory: RunDirectory,
-    planned: Plan,
-    specs: Mapping[str, TaskSpec],
-    shards: Sequence[Shard],
-    stage: Stage,
-    say: Say,
-) -> None:
-    """Send shards through the replicas of one model."""
-    section = planned.config.run
-    is_judge = stage is Stage.GRADE
-    model = planned.judge if is_judge and planned.judge is not None else planned.model
-    session = uuid.uuid4().hex[:12]
-    directory.begin_session(session)
-    spec = WorkerSpec(
-        directory=str(directory.path.absolute()),
-        session=session,
-        stage=stage,
-        engine=model.engine,
-        options=model.options,
-        model=model.loadable,
-        tasks={name: task for name, task in specs.items() if task.is_graded or not is_judge},
-        deadline_seconds=section.deadline_seconds,
-        loaded=_loaded(directory, planned.shards(), specs, stage),
-    )
-    share = section.judge if is_judge else section
-    placement = pipeline.Placement(
-        replicas=share.replicas,
-        cpus_per_replica=share.cpus_per_replica,
-        gpus_per_replica=share.gpus_per_replica,
-        shard_size=section.shard_size,
-        examples_in_flight=section.examples_in_flight,
-        address=section.address,
-        section="run.judge" if is_judge else "run",
-        autoscaling=section.autoscaling,
-    )
-    n_examples = sum(shard.stop - shard.start for shard in shards)
-    began = time.monotonic()
-    with Progress(n_examples, say=say) as progress:
-        for done in pipeline.execute(shards, spec, placement, say=say):
-            progress.add(done.n_examples, n_missing=done.n_missing, n_tokens=done.n_tokens)
-    verb = "graded" if is_judge else "answered"
-    say(f"{verb} {n_examples} examples in {time.monotonic() - began:.0f} s")
-
-
-def _loaded(
-    directory: RunDirectory,
-    shards: Sequence[Shard],
-    specs: Mapping[str, TaskSpec],
-    stage: Stage,
-) -> Mapping[str, Any] | None:
-    """Return what engine made what a stage has made so far; None where there is nothing."""
-    for shard in shards:
-        replies, verdicts = stored(directory, shard, specs[shard.task])
-        made = verdicts if stage is Stage.GRADE else replies
-        if made is not None:
-            return made.engine
-    return None
-
-
-def _score_stored(
-    directory: RunDirectory, shards: Sequence[Shard], manifest: Mapping[str, Any], say: Say
-) -> list[Shard]:
-    """Score the shards of which all is stored, say what that changed, and return the others."""
-    missing = []
-    compared, changed = Counter[str](), Counter[str]()
-    for shard in shards:
-        task = task_spec(manifest["tasks"][shard.task])
-        replies, verdicts = stored(directory, shard, task)
-        if replies is None or (task.is_graded and verdicts is None):
-            missing.append(shard)
-            continue
-        before = _earlier_records(directory, shard)
-        score_shard(directory, shard, task, replies, verdicts)
-        if before is not None:
-            compared[shard.task] += len(before)
-            changed[shard.task] += n_changed(before, directory.read_records(shard), task)
-    for name, n in compared.items():
-        say(f"{name}: scored {n} examples again, {changed[name]} have another status or score")
-    return missing
-
-
-def _earlier_records(directory: RunDirectory, shard: Shard) -> pa.Table | None:
-    """Return a shard's records as they were last scored; None where there are none to read."""
-    if not directory.has_records(shard):
-        return None
-    try:
-        return directory.read_records(shard)
-    except DataError:
-        return None  # torn or rotten; they are about to be made again
-
-
 def _write_results(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
     results = reduce_run(directory, manifest)
     directory.write_text("results.json", report.to_json(results))
     directory.write_text("report.md", report.to_markdown(results))
+    directory.write_text("report.html", report.to_html(results))
     return results
 
 

@@ -327,7 +327,6 @@ def source_remarks(source: Mapping[str, str]) -> list[str]:
     if "baseline" in source:
         lacking = source.get("baseline_missing", "0")
         without = f"; it has none to {lacking} of them" if lacking != "0" else ""
-        remarks.append(
-            f"compared with the answers of {source['baseline_model']} ({source['baseline']}){without}"
-        )
+        model, directory = source["baseline_model"], source["baseline"]
+        remarks.append(f"compared with the answers of {model} ({directory}){without}")
     return remarks

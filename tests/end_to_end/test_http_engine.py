@@ -20,7 +20,7 @@ from raveval.engines import Engine, http, vllm
 from raveval.engines._encoding import Encoder
 from raveval.errors import ModelError
 from raveval.evaluate import answer_examples, read_replies
-from raveval.runner import task_spec
+from raveval.passes import task_spec
 from raveval.scoring import stored
 from raveval.store import RunDirectory
 from raveval.types import (

@@ -26,7 +26,7 @@ def given(
 ) -> tuple[float, float]:
     """Return the CPUs and GPUs of each replica."""
     placement = Placement(replicas, cpus, gpus, shard_size=8, examples_in_flight=8, address=None)
-    spec = WorkerSpec("run", "s", engine, options, ModelRef(id="m"), {}, 1.0, loaded=None)
+    spec = WorkerSpec((), engine, options, ModelRef(id="m"), deadline_seconds=1.0)
     found = _resources(placement, nodes, devices_per_replica=_devices(spec))
     return found["num_cpus"], found["num_gpus"]
 

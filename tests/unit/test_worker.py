@@ -12,22 +12,20 @@ from raveval.evaluate import TaskSpec
 from raveval.protocols import TaskSettings
 from raveval.store import RunDirectory
 from raveval.types import Example, ModelRef, Sampling
-from raveval.worker import ShardWorker, WorkerSpec
+from raveval.worker import RunPart, ShardWorker, WorkerSpec
 
 TASK = TaskSpec("question_answering", TaskSettings(Sampling(8)), ("squad",), "r", "s")
-BATCH: dict[str, Any] = {"task": ["t"], "index": [0], "start": [0], "stop": [2]}
+BATCH: dict[str, Any] = {"run": [0], "task": ["t"], "index": [0], "start": [0], "stop": [2]}
 
 
 def worker(directory: Path, **changes: Any) -> ShardWorker:
+    loaded = changes.pop("loaded", None)
     settings: dict[str, Any] = {
-        "directory": str(directory),
-        "session": "mine",
+        "runs": (RunPart(str(directory), "mine", {"t": TASK}, loaded),),
         "engine": "scripted",
         "options": Options(),
         "model": ModelRef(id="x"),
-        "tasks": {"t": TASK},
         "deadline_seconds": 5.0,
-        "loaded": None,
     }
     return ShardWorker(WorkerSpec(**{**settings, **changes}))
 

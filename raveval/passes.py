@@ -1,0 +1,188 @@
+"""The two passes of a run through replicas: a model answers, then a judge grades the answers.
+
+Never both at once: each has the accelerators to itself, and the judge reads committed replies. One
+judge can grade the answers of several runs, and is loaded once for all of them.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from raveval import pipeline
+from raveval.config import RunSection
+from raveval.errors import DataError
+from raveval.evaluate import Stage, TaskSpec
+from raveval.models import ChosenModel
+from raveval.plan import Plan
+from raveval.progress import Progress
+from raveval.protocols import Grading, TaskSettings
+from raveval.scoring import n_changed, score_shard, stored
+from raveval.store import RunDirectory
+from raveval.types import Sampling, Shard
+from raveval.worker import RunPart, WorkerSpec
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run whose directory this process holds: what is asked, and the specs of its tasks."""
+
+    directory: RunDirectory
+    plan: Plan
+    specs: Mapping[str, TaskSpec]
+
+    @classmethod
+    def of(cls, directory: RunDirectory, plan: Plan, manifest: Mapping[str, Any]) -> OpenRun:
+        """Return the run that a manifest describes."""
+        return cls(directory, plan, {n: task_spec(e) for n, e in manifest["tasks"].items()})
+
+    def unanswered(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Return those of the shards that have no replies."""
+        return [s for s in shards if stored(self.directory, s, self.specs[s.task])[0] is None]
+
+    def ungraded(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Return those of the shards, none of which is done, that a judge has to grade."""
+        return [shard for shard in shards if self.specs[shard.task].is_graded]
+
+    def part(self, stage: Stage) -> RunPart:
+        """Begin a pass through the run; replicas of an earlier one can commit no more."""
+        session = uuid.uuid4().hex[:12]
+        self.directory.begin_session(session)
+        graded_only = stage is Stage.GRADE
+        return RunPart(
+            directory=str(self.directory.path.absolute()),
+            session=session,
+            tasks={n: spec for n, spec in self.specs.items() if spec.is_graded or not graded_only},
+            loaded=self._loaded(stage),
+        )
+
+    def _loaded(self, stage: Stage) -> Mapping[str, Any] | None:
+        """Return what engine made what a stage has made so far; None where there is nothing."""
+        for shard in self.plan.shards():
+            replies, verdicts = stored(self.directory, shard, self.specs[shard.task])
+            made = verdicts if stage is Stage.GRADE else replies
+            if made is not None:
+                return made.engine
+        return None
+
+
+def answer(run: OpenRun, shards: Sequence[Shard], *, say: Say) -> None:
+    """Have the model under evaluation answer shards; score those that no judge grades."""
+    work = [(0, shard) for shard in shards]
+    _through(
+        work, run.plan.model, (run.part(Stage.ANSWER),), Stage.ANSWER, run.plan.config.run, say
+    )
+
+
+def grade(runs: Sequence[tuple[OpenRun, Sequence[Shard]]], *, say: Say) -> None:
+    """Have one judge grade shards of several runs, and score them.
+
+    The judge and where it runs are those of the first one.
+    """
+    judge = runs[0][0].plan.judge
+    if judge is None:
+        raise ValueError("the run has no judge")
+    work = [(index, shard) for index, (_, shards) in enumerate(runs) for shard in shards]
+    parts = tuple(run.part(Stage.GRADE) for run, _ in runs)
+    _through(work, judge, parts, Stage.GRADE, runs[0][0].plan.config.run, say)
+
+
+def _through(
+    work: Sequence[tuple[int, Shard]],
+    model: ChosenModel,
+    parts: tuple[RunPart, ...],
+    stage: Stage,
+    section: RunSection,
+    say: Say,
+) -> None:
+    """Send shards through the replicas of one model."""
+    is_judge = stage is Stage.GRADE
+    spec = WorkerSpec(
+        runs=parts,
+        stage=stage,
+        engine=model.engine,
+        options=model.options,
+        model=model.loadable,
+        deadline_seconds=section.deadline_seconds,
+    )
+    share = section.judge if is_judge else section
+    placement = pipeline.Placement(
+        replicas=share.replicas,
+        cpus_per_replica=share.cpus_per_replica,
+        gpus_per_replica=share.gpus_per_replica,
+        shard_size=section.shard_size,
+        examples_in_flight=section.examples_in_flight,
+        address=section.address,
+        section="run.judge" if is_judge else "run",
+        autoscaling=section.autoscaling,
+    )
+    n_examples = sum(shard.stop - shard.start for _, shard in work)
+    began = time.monotonic()
+    with Progress(n_examples, say=say) as progress:
+        for done in pipeline.execute(work, spec, placement, say=say):
+            progress.add(done.n_examples, n_missing=done.n_missing, n_tokens=done.n_tokens)
+    verb = "graded" if is_judge else "answered"
+    say(f"{verb} {n_examples} examples in {time.monotonic() - began:.0f} s")
+
+
+def score_stored(
+    directory: RunDirectory, shards: Sequence[Shard], manifest: Mapping[str, Any], say: Say
+) -> list[Shard]:
+    """Score the shards of which all is stored, say what that changed, and return the others."""
+    missing = []
+    compared, changed = Counter[str](), Counter[str]()
+    for shard in shards:
+        task = task_spec(manifest["tasks"][shard.task])
+        replies, verdicts = stored(directory, shard, task)
+        if replies is None or (task.is_graded and verdicts is None):
+            missing.append(shard)
+            continue
+        before = _earlier_records(directory, shard)
+        score_shard(directory, shard, task, replies, verdicts)
+        if before is not None:
+            compared[shard.task] += len(before)
+            changed[shard.task] += n_changed(before, directory.read_records(shard), task)
+    for name, n in compared.items():
+        say(f"{name}: scored {n} examples again, {changed[name]} have another status or score")
+    return missing
+
+
+def _earlier_records(directory: RunDirectory, shard: Shard) -> pa.Table | None:
+    """Return a shard's records as they were last scored; None where there are none to read."""
+    if not directory.has_records(shard):
+        return None
+    try:
+        return directory.read_records(shard)
+    except DataError:
+        return None  # torn or rotten; they are about to be made again
+
+
+def task_spec(entry: Mapping[str, Any]) -> TaskSpec:
+    """Return what workers need of a task's entry in run.json."""
+    settings = dict(entry["settings"])
+    judge_sampling = settings.pop("judge_sampling", None)
+    return TaskSpec(
+        protocol=entry["protocol"],
+        settings=TaskSettings(
+            sampling=_sampling(settings.pop("sampling")),
+            judge_sampling=None if judge_sampling is None else _sampling(judge_sampling),
+            grading=Grading(**settings.pop("grading", {})),
+            **settings,
+        ),
+        metrics=tuple(entry["metrics"]),
+        reply_fingerprint=entry["reply_fingerprint"],
+        score_fingerprint=entry["score_fingerprint"],
+        verdict_fingerprint=entry.get("verdict_fingerprint"),
+    )
+
+
+def _sampling(content: Mapping[str, Any]) -> Sampling:
+    return Sampling(**{**content, "stop": tuple(content["stop"])})

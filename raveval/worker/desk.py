@@ -1,0 +1,189 @@
+"""One run's part of what a replica does: its shards are answered or graded, scored, committed.
+
+A shard whose process died while its driver lived is taken up again; after two deaths it is asked
+example by example with nothing else in the engine, and an example that was alone in the engine at
+two deaths is quarantined: one poisonous row costs itself, not the run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from raveval.errors import RunError
+from raveval.evaluate import (
+    Stage,
+    TaskSpec,
+    answer_examples,
+    grade_examples,
+    read_replies,
+    replies_table,
+    usage_of,
+)
+from raveval.scoring import score_shard, stored, verdicts_fingerprint
+from raveval.store import Attempt, Receipt, Replies, RunDirectory
+from raveval.types import Answers, Example, Failure, Shard, Status
+from raveval.worker.turns import Gate, SharedClock
+from raveval.worker.watch import Watched
+
+_AskSome = Callable[[Sequence[Example]], Awaitable[list[Answers]]]
+_DEATHS_BEFORE_ISOLATION = 2
+_DEATHS_BEFORE_QUARANTINE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RunPart:
+    """What a replica must know of a run.
+
+    Attributes:
+        session: the driver's pass through the run that the replica belongs to.
+        loaded: what this stage's replies that are there already were made by; another engine is
+            refused.
+    """
+
+    directory: str
+    session: str
+    tasks: Mapping[str, TaskSpec]
+    loaded: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What the driver hears of a shard that is done, as far as this stage goes."""
+
+    n_examples: int
+    n_missing: int
+    n_tokens: int
+
+
+class Desk:
+    """Where a replica's engine meets the shards of one run."""
+
+    def __init__(
+        self, run: RunPart, stage: Stage, engine: Watched, gate: Gate, clock: SharedClock
+    ) -> None:
+        self._run = run
+        self._stage = stage
+        self._engine = engine
+        self._gate = gate
+        self._clock = clock
+        self._directory = RunDirectory(run.directory)
+
+    async def finish(self, shard: Shard) -> Done:
+        """Do what this replica's stage has to do for a shard, unless it is done already."""
+        task = self._run.tasks[shard.task]
+        done = self._directory.finished(shard, score_fingerprint=task.score_fingerprint)
+        if done is not None:
+            return _scored(done)  # committed by a process that died before Ray heard of it
+        self._check_session()
+        examples = self._directory.read_examples(shard.task, shard.start, shard.stop)
+        replies, verdicts = stored(self._directory, shard, task)
+        if replies is None:
+            replies = await self._answered(shard, task, examples)
+        if task.is_graded:
+            if self._stage is Stage.ANSWER:
+                return _answered(read_replies(replies.table, examples))
+            if verdicts is None:
+                verdicts = await self._graded(shard, task, examples, replies)
+        receipt = await asyncio.to_thread(
+            score_shard, self._directory, shard, task, replies, verdicts
+        )
+        return _scored(receipt)
+
+    async def _answered(self, shard: Shard, task: TaskSpec, examples: Sequence[Example]) -> Replies:
+        """Have the candidate answer a shard, and commit that.
+
+        Raises:
+            RunError: this replica holds the judge, and what it should grade is gone.
+        """
+        if self._stage is not Stage.ANSWER:
+            raise RunError("its replies are gone; run the same command again")
+
+        async def ask(some: Sequence[Example]) -> list[Answers]:
+            return await answer_examples(some, self._engine, task)
+
+        return await self._made(shard, task.reply_fingerprint, examples, ask)
+
+    async def _graded(
+        self, shard: Shard, task: TaskSpec, examples: Sequence[Example], replies: Replies
+    ) -> Replies:
+        """Have the judge grade a shard's replies, and commit that."""
+        given = read_replies(replies.table, examples)
+        answers = {example.id: each for example, each in zip(examples, given, strict=True)}
+
+        async def ask(some: Sequence[Example]) -> list[Answers]:
+            return await grade_examples(some, [answers[e.id] for e in some], self._engine, task)
+
+        return await self._made(shard, verdicts_fingerprint(task, replies), examples, ask)
+
+    async def _made(
+        self, shard: Shard, fingerprint: str, examples: Sequence[Example], ask: _AskSome
+    ) -> Replies:
+        """Question the engine about a shard, and commit what it says."""
+        with self._clock.running() as cost:
+            answers = await self._answers(shard, examples, ask)
+        made = Replies(
+            table=replies_table(examples, answers),
+            fingerprint=fingerprint,
+            engine=self._engine.describe(),
+            engine_seconds=cost.seconds,
+        )
+        self._check_session()
+        self._directory.commit_replies(shard, made, stage=self._stage)
+        return made
+
+    async def _answers(
+        self, shard: Shard, examples: Sequence[Example], ask: _AskSome
+    ) -> list[Answers]:
+        """Ask all at once; a shard whose process died before is asked alone, one by one."""
+        attempt = self._directory.begin(shard, session=self._run.session)
+        if attempt.n_deaths < _DEATHS_BEFORE_ISOLATION:
+            async with self._gate.shared():
+                return await self._engine.unless_it_hangs(ask(examples))
+        async with self._gate.exclusive():
+            answers: list[Answers] = []
+            for example in examples:
+                answers += await self._ask_alone(shard, example, attempt, ask)
+            return answers
+
+    async def _ask_alone(
+        self, shard: Shard, example: Example, attempt: Attempt, ask: _AskSome
+    ) -> list[Answers]:
+        n_deaths = attempt.example_deaths.get(example.id, 0)
+        if n_deaths >= _DEATHS_BEFORE_QUARANTINE:
+            message = f"the engine's process died {n_deaths} times with this example alone in it"
+            return [(Failure(Status.QUARANTINED, message),)]
+        self._directory.note(shard, replace(attempt, in_flight=example.id))
+        answers = await self._engine.unless_it_hangs(ask([example]))
+        self._directory.note(shard, attempt)
+        return answers
+
+    def _check_session(self) -> None:
+        """End a replica whose driver is gone: another one may hold the directory now."""
+        if not self._directory.is_session(self._run.session):
+            os._exit(1)
+
+
+def _scored(receipt: Receipt) -> Done:
+    """Return what the driver hears of a shard that is done."""
+    states = receipt.states
+    n_scored = sum(n for s, n in states.by_status.items() if Status(s).is_scored)
+    usage = states.judge_usage or states.usage
+    return Done(
+        n_examples=states.n_rows,
+        n_missing=states.n_rows - n_scored,
+        n_tokens=usage.n_prompt_tokens + usage.n_output_tokens,
+    )
+
+
+def _answered(answers: Sequence[Answers]) -> Done:
+    """Return what the driver hears of a shard that waits for the judge."""
+    usage = usage_of(answers)
+    return Done(
+        n_examples=len(answers),
+        n_missing=sum(any(isinstance(r, Failure) for r in each) for each in answers),
+        n_tokens=usage.n_prompt_tokens + usage.n_output_tokens,
+    )
