@@ -16,12 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from raveval import report
 from raveval.errors import DataError, MismatchError
 from raveval.evaluate import load_metric
 from raveval.fingerprint import first_difference
 from raveval.metrics._exact import Integers
 from raveval.store import RunDirectory, shards_of
-from raveval.types import Shard, Status
+from raveval.types import Results, Shard, Status
 
 MAY_DIFFER = frozenset({"model", "engine", "dtype", "max_model_len"})
 """What two compared runs may differ in, of all that their replies depend on."""
@@ -34,16 +35,26 @@ _ALWAYS = ("id", "status", "cluster")
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run directory and what its run.json says of each task."""
+    """A run directory and what its run.json says of each task.
+
+    `imported` are the results of a run that was imported from another tool's files: it may have
+    tasks of which there are no records, and which run.json does not know.
+    """
 
     files: RunDirectory
     model: str
     tasks: Mapping[str, Mapping[str, Any]]
+    imported: Results | None = None
 
     @property
     def name(self) -> str:
         """The directory, as it was given."""
         return str(self.files.path)
+
+    @property
+    def names(self) -> list[str]:
+        """The tasks of the run, with records or without."""
+        return list(self.tasks if self.imported is None else self.imported.tasks)
 
     def shards(self, task: str) -> list[Shard]:
         """Return the shards of a task."""
@@ -72,7 +83,10 @@ def open_run(directory: str | Path) -> OpenRun:
     manifest = files.read_manifest()
     if manifest is None:
         raise DataError(f"{files.path}: no run of raveval here (no run.json)")
-    return OpenRun(files, manifest["model"], manifest["tasks"])
+    imported = None
+    if "imported" in manifest:
+        imported = report.from_json((files.path / "results.json").read_text(encoding="utf-8"))
+    return OpenRun(files, manifest["model"], manifest["tasks"], imported)
 
 
 def check_finished(run: OpenRun, tasks: Sequence[str]) -> None:
@@ -87,7 +101,9 @@ def check_finished(run: OpenRun, tasks: Sequence[str]) -> None:
         if not missing:
             continue
         n_done = len(shards) - len(missing)
-        if all(run.files.read_receipt(shard) is not None for shard in missing):
+        if run.imported is not None:
+            remedy = "import it again"
+        elif all(run.files.read_receipt(shard) is not None for shard in missing):
             remedy = f"`raveval score {run.name}` brings the other scores up to date"
         else:
             remedy = "start the run again to go on where it stopped"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+UNPAIRED = "unpaired-z"
+"""The test that rests on the two standard errors alone."""
+
 
 class Verdict(StrEnum):
     """What a comparison says, at the 5 % level."""
@@ -28,8 +31,9 @@ class Difference:
         difference: value - baseline.
         reason: why there is no difference; where there is one, why it is not tested.
         low, high, interval: its 95 % interval and how it was made ("newcombe95", "cluster-t95",
-            "expanded-bootstrap95").
-        p, test: two-sided p-value and the test ("mcnemar-exact", "paired-bootstrap", "cluster-t").
+            "expanded-bootstrap95", "unpaired-wald95").
+        p, test: two-sided p-value and the test ("mcnemar-exact", "paired-bootstrap", "cluster-t";
+            "unpaired-z" where the examples of a run are not there: what counts pairs is then 0).
         p_holm: adjusted for the family; None outside of the family.
         stderr, detectable: standard error, and the true difference that such a comparison shows in
             80 % of all cases, tested two-sided at 5 %.
@@ -68,12 +72,23 @@ class Difference:
     n_replicates: int | None = None
     has_other_denominators: bool = False
 
+    @property
+    def is_unpaired(self) -> bool:
+        """Whether it rests on the two standard errors alone."""
+        return self.test == UNPAIRED
+
+    @property
+    def is_identical(self) -> bool:
+        """Whether the runs have the same scores on every paired example."""
+        return self.test is not None and not self.is_unpaired and self.n_differing == 0
+
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
     """Which examples of a task a run has in common with the baseline; the sum is all of them.
 
-    `n_clusters` is None where no two paired examples share a cluster.
+    `n_clusters` is None where no two paired examples share a cluster. Where the examples of a run
+    are not there, none is paired (`is_paired` is False), and the numbers are compared unpaired.
     """
 
     task: str
@@ -83,6 +98,7 @@ class Pairing:
     n_only_run: int
     n_neither: int
     n_clusters: int | None
+    is_paired: bool = True
 
 
 @dataclass(frozen=True, slots=True)

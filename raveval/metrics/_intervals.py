@@ -31,6 +31,8 @@ nothing about the model's own randomness or about the choice of the benchmark.
   percentiles of replicates that draw whole clusters.
 - "newcombe95", "expanded-bootstrap95": of a difference between two runs, as `raveval.comparison`
   says: Newcombe's for paired proportions, and bootstrap percentiles moved outwards for small n.
+- "wald95", "unpaired-wald95": of a number that was imported, value ± 1.96 of the standard errors
+  that came with it, cut to [0, 1] for a fraction; and of a difference between two such numbers.
 - "guaranteed": no interval over other examples, but bounds that hold for certain for these.
 
 An interval is None where the method claims nothing; a standard error of 0 has none: that no spread

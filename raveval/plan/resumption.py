@@ -27,6 +27,8 @@ def reconcile(
     manifest = directory.read_manifest()
     if manifest is None:
         return {task.name: shard_size for task in planned}
+    if "imported" in manifest:
+        raise MismatchError(f"{directory.path}: holds an imported run; choose another output")
     known: dict[str, Any] = manifest["tasks"]
     by_name = {task.name: task for task in planned}
     for name, entry in known.items():
