@@ -18,9 +18,9 @@ from raveval.evaluate import (
     load_protocol,
     score_examples,
 )
-from raveval.judging import SYSTEM_LINE, split_prompt
-from raveval.protocols import TaskSettings
-from raveval.types import Estimate, Example, Generate, Prompt, Reply, Request
+from raveval.judging import SYSTEM_LINE, parse_rubric, split_prompt
+from raveval.protocols import Grading, TaskSettings, open_generation
+from raveval.types import Estimate, Example, Generate, Message, Prompt, Reply, Request, Sampling
 from tests.judges import label_of, reply, text_of
 
 FEEDBACK = "###Feedback:"
@@ -138,6 +138,67 @@ def test_another_task_of_this_layout_reads_the_same_file(
         assert [e.reference_ratings for e in examples] == [e.reference_ratings for e in vicuna]
         assert [e.id for e in examples] == [str(number) for number in range(320)]
         assert len({e.cluster for e in examples}) == 80
+
+
+def test_vicuna_answers_asks_each_question_once_by_the_files_own_rubric(
+    vicuna: list[Example], shared_data: Path
+) -> None:
+    path = shared_data / "prometheus" / "vicuna_eval.json"
+    task = tasks.load_task("vicuna_answers")
+    examples = load("vicuna_answers", path)
+    source = tasks.provenance(task, tasks.Options(path=str(path)))
+    assert (len(examples), source["repeated_rows"]) == (80, "240")
+    by_id = {example.id: example for example in examples}
+    assert [example.id for example in examples] == list(
+        dict.fromkeys(str(row["idx"]) for row in rows_of(path))
+    )
+    for graded in vicuna:
+        shown_parts = split_prompt(shown(graded.prompt))
+        example = by_id[str(graded.cluster)]
+        assert example.prompt == (Message("user", shown_parts["instruction"]),)
+        assert example.group == graded.group
+        assert example.fields["reference"] == shown_parts["reference"]
+    first = tasks.load_examples(task, tasks.Options(path=str(path), limit=10), seed=7)
+    assert [example.id for example in first] == [example.id for example in examples[:10]]
+
+
+def test_the_judge_of_an_answer_is_asked_what_a_judge_of_the_files_is(
+    shared_data: Path, tmp_path: Path
+) -> None:
+    path = shared_data / "prometheus" / "vicuna_eval.json"
+    rows = []
+    for number, row in enumerate(rows_of(path)):
+        parts = split_prompt(row["instruction"])
+        rubric = parse_rubric(parts["rubric"]).content()
+        rows.append({"id": str(number), **{k: parts[k] for k in PARTS}, **rubric})
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = "".join(f"    {key}: '{{{{ {key} }}}}'\n" for key in rubric)
+    (tmp_path / "parts.yaml").write_text(
+        "protocol: absolute_grading\nsource: {path: rows.jsonl}\ngrading:\n"
+        + "".join(f"  {key}: '{{{{ {key} }}}}'\n" for key in PARTS)
+        + f"  rubric:\n{texts}"
+    )
+    graded = load(str(tmp_path / "parts.yaml"), tmp_path / "rows.jsonl")
+    by_id = {example.id: example for example in load("vicuna_answers", path)}
+    asked = list[Prompt]()
+
+    async def note(request: Request) -> Reply:
+        assert isinstance(request, Generate)
+        asked.append(request.prompt)
+        return reply("[RESULT] 3")
+
+    settings = TaskSettings(
+        Sampling(1), grading=Grading(n_samples=1), judge_sampling=Sampling(1), judge_chat=True
+    )
+    for row, original in zip(rows, rows_of(path), strict=True):
+        example = by_id[str(original["idx"])]
+        answers = (reply(row["response"]),)
+        asyncio.run(open_generation.grade(example, answers, note, settings))
+    assert asked == [example.prompt for example in graded]
+    assert len(set(asked)) == 320
+
+
+PARTS = ("instruction", "response", "reference")
 
 
 def test_hhh_alignment_is_read_whole(pairs: list[Example], shared_data: Path) -> None:

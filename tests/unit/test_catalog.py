@@ -11,12 +11,13 @@ from typer.testing import CliRunner
 from raveval import cli, registry, tasks
 from raveval.errors import ConfigError, DataError
 from raveval.judging import SYSTEM_LINE, split_prompt
+from raveval.judging.material import Material, grounds_from
 from raveval.tasks import Options
 from raveval.types import Example, Message
 
 DEMO = (
     *("demo_choice", "demo_entailment", "demo_qa", "demo_text"),
-    *("demo_grading", "demo_ranking", "demo_pairs"),
+    *("demo_grading", "demo_ranking", "demo_pairs", "demo_answers"),
 )
 
 # One row as the hub's dataset has it, and what has to become of it: prompt (of a document: text),
@@ -266,6 +267,26 @@ JUDGED_ROWS: dict[
     ),
 }
 
+# Two rows that tell of the same question, in each layout that candidates are asked from, and what
+# has to become of both: id, prompt, group, cluster.
+ANSWERED_ROWS: dict[str, tuple[list[dict[str, Any]], tuple[str, str, str | None, str | None]]] = {
+    "vicuna_answers": (
+        [GRADED, {**GRADED, "instruction": whole_prompt("Say hello.", "No!", end=" ")}],
+        ("83", "Say hello.", "writing", None),
+    ),
+    "flask_answers": (
+        [GRADED, {**GRADED, "instruction": whole_prompt("Say hello.", "No!", end=" ")}],
+        ("0", "Say hello.", None, "Say hello."),
+    ),
+    "feedback_answers": (
+        [
+            JUDGED_ROWS["feedback_bench"][0],
+            {**JUDGED_ROWS["feedback_bench"][0], "orig_response": "No!", "orig_score": "1"},
+        ],
+        ("0", "Say hello.", None, "Say hello."),
+    ),
+}
+
 # file, its rows, how often each gold stands there
 REAL: dict[str, tuple[str, int, dict[int | None, int]]] = {
     "arc_easy": (
@@ -306,7 +327,8 @@ def test_a_task_has_a_card_and_known_parts(name: str) -> None:
 
 
 def test_the_catalogue_holds_what_is_promised() -> None:
-    assert set(HUB_ROWS) | set(JUDGED_ROWS) | set(DEMO) == set(tasks.names())
+    known = set(HUB_ROWS) | set(JUDGED_ROWS) | set(ANSWERED_ROWS) | set(DEMO)
+    assert known == set(tasks.names())
 
 
 @pytest.mark.parametrize("name", sorted(HUB_ROWS))
@@ -358,6 +380,27 @@ def test_a_row_is_shown_to_a_judge_as_intended(name: str, tmp_path: Path) -> Non
     assert example.preferred == preferred
     assert list(example.reference_ratings) == ratings
     assert (example.group, example.cluster) == (group, cluster)
+
+
+@pytest.mark.parametrize("name", sorted(ANSWERED_ROWS))
+def test_a_question_is_asked_once_whatever_was_answered(name: str, tmp_path: Path) -> None:
+    rows, (id, prompt, group, cluster) = ANSWERED_ROWS[name]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (example,) = load(name, path, chat=True, system_prompt="Be kind.")
+    assert example.id == id
+    assert example.prompt == (Message("system", "Be kind."), Message("user", prompt))
+    assert (example.group, example.cluster) == (group, cluster)
+    judged = grounds_from(example.fields)
+    assert isinstance(judged, Material)
+    assert judged.instruction == "Say hello."
+    assert (judged.reference, judged.rubric.criteria) == (
+        ("Hello there!", "Is it polite?") if name == "feedback_answers" else ("", "Short?")
+    )
+    source = tasks.provenance(tasks.load_task(name), Options(path=str(path)))
+    assert source == {"examples": str(path), "repeated_rows": "1"}
+    (alone,) = load(name, path, limit=1)
+    assert (alone.id, alone.fields) == (id, example.fields)
 
 
 def test_feedback_bench_shows_the_rubric_and_the_reference_of_its_row(tmp_path: Path) -> None:
@@ -421,7 +464,8 @@ FETCHED = [name for name in tasks.names() if tasks.load_task(name).source.fetch 
 
 
 def test_files_to_fetch_are_those_that_the_hub_has_not() -> None:
-    assert set(FETCHED) == set(JUDGED_ROWS) - {"feedback_bench", "mt_bench_human"}
+    fetched = (set(JUDGED_ROWS) | set(ANSWERED_ROWS)) - {"feedback_bench", "feedback_answers"}
+    assert set(FETCHED) == fetched - {"mt_bench_human"}
 
 
 @pytest.mark.parametrize("name", FETCHED)
@@ -529,7 +573,7 @@ def test_squad_clusters_are_the_passages(shared_data: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "n_least"), list(zip(DEMO, (24, 24, 24, 20, 12, 10, 10), strict=True))
+    ("name", "n_least"), list(zip(DEMO, (24, 24, 24, 20, 12, 10, 10, 6), strict=True))
 )
 def test_the_demo_ships_whole(name: str, n_least: int) -> None:
     task = tasks.load_task(name)
@@ -562,6 +606,26 @@ def test_the_demos_judge_completes_a_text(name: str, n_shown: int, chat: bool) -
     assert task.sampling.stop == ("\n",)
     prompts = {p for e in examples for p in (e.prompt, e.second_prompt) if p is not None}
     assert len(prompts) == len(examples) * (1 if name == "demo_grading" else 2)
+
+
+def test_the_demos_judge_completes_a_text_about_an_answer() -> None:
+    task = tasks.load_task("demo_answers")
+    examples = tasks.load_examples(task, Options(chat=True), seed=0)
+    assert task.grading is not None
+    assert task.grading.plain  # as in the other demo tasks that are judged
+    assert task.sampling.max_output_tokens <= 48
+    assert task.judge_sampling is not None
+    assert (task.sampling.stop, task.judge_sampling.stop) == (("\n",), ("\n",))
+    for example in examples:
+        assert isinstance(example.prompt, tuple)
+        judged = grounds_from(example.fields)
+        single, pair = judged.absolute("AAA"), judged.relative("AAA", "BBB")
+        for prompt, n_shown in ((single, 5), (pair, 4)):
+            assert prompt.endswith("\nFeedback:")
+            assert prompt.count("[RESULT] ") == n_shown  # the worked examples
+            assert example.prompt[0].content in prompt
+        assert single.endswith("Response: AAA\nFeedback:")
+        assert pair.endswith("Response A: AAA\nResponse B: BBB\nFeedback:")
 
 
 def test_the_demos_ratings_and_preferences_are_of_all_kinds() -> None:
