@@ -95,9 +95,11 @@ class JobServer:
             ConnectionLost: the server does not answer.
             RunError: it does, and knows no such job.
         """
+        from ray.exceptions import RayError
+
         try:
             found = {details.submission_id: details for details in self._client.list_jobs()}
-        except (OSError, RuntimeError) as exc:
+        except (OSError, RuntimeError, RayError) as exc:
             raise ConnectionLost(str(exc)) from exc
         if job_id not in found:
             raise RunError(
@@ -144,8 +146,11 @@ class JobServer:
             asyncio.run(self._follow(job_id, log))
         except (OSError, RuntimeError, _client_errors()) as exc:
             raise ConnectionLost(str(exc)) from exc
+        job = self.job(job_id)
+        if not job.is_over:
+            raise ConnectionLost("its log ended before the job did")
         log.end()
-        return self.job(job_id)
+        return job
 
     async def _follow(self, job_id: str, log: Log) -> None:
         """Read the log to its end; a server that is gone without a word is noticed by asking."""
@@ -176,8 +181,9 @@ class JobServer:
                 f"{self.address}: the job server wants the cluster's token: set "
                 "RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
             ) from exc
-        except (OSError, RuntimeError, ValueError) as exc:
-            raise ResourceError(f"{self.address}: {exc}") from exc
+        except (OSError, RuntimeError, ValueError, KeyError) as exc:
+            # A server of another kind gives answers that Ray's client does not expect.
+            raise ResourceError(f"{self.address}: {type(exc).__name__}: {exc}") from exc
 
 
 class Log:
