@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from raveval import __version__
-from raveval.config import RunConfig
+from raveval.config import EngineConfig, RunConfig, engine_options
 from raveval.errors import ConfigError, MismatchError, ResourceError, RunError
 from raveval.submission.bundle import CONFIG_NAME, Bundle, make_bundle, output_of
 from raveval.submission.server import ConnectionLost, Job, JobServer, Log, lost
@@ -72,6 +72,9 @@ def start(
         ResourceError: there is no job server, or it refuses the job.
         MismatchError: another run is at work in the same output.
     """
+    for engine in _engines(config):
+        if "." not in engine.name:  # a module of one's own may be on the nodes alone
+            engine_options(engine)
     bundle = make_bundle(config, shared=shared)
     wheels, settings = _runtime_environment(environment, config)
     server = JobServer(address)
@@ -105,7 +108,10 @@ def start(
             if all(job.id != job_id for job in server.jobs()):
                 raise
     say(f"submitted {job_id} to {server.address}; output {bundle.output}")
-    return server, server.job(job_id)
+    try:
+        return server, server.job(job_id)
+    except ConnectionLost as exc:
+        raise lost(server.address, job_id, exc) from exc
 
 
 def follow(
@@ -238,14 +244,18 @@ def requirement_of(config: RunConfig) -> str:
     return f"raveval{_extras(config)}=={__version__}"
 
 
+def _engines(config: RunConfig) -> list[EngineConfig]:
+    judge = config.evaluate.judge
+    return [config.evaluate.engine] + ([judge.engine] if judge else [])
+
+
 def _extras(config: RunConfig) -> str:
-    evaluate = config.evaluate
-    engines = [evaluate.engine.name] + ([evaluate.judge.engine.name] if evaluate.judge else [])
-    extras = {name for name in engines if name in ("vllm", "transformers", "http")}
-    for entry in evaluate.tasks:
+    names = {engine.name for engine in _engines(config)}
+    extras = names & {"vllm", "transformers", "http"}
+    for entry in config.evaluate.tasks:
         if entry.path is None and load_task(entry.task).source.hub is not None:
             extras.add("hub")
-    if evaluate.model.demo:
+    if config.evaluate.model.demo:
         extras.add("demo")
     return f"[{','.join(sorted(extras))}]" if extras else ""
 

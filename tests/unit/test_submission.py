@@ -233,6 +233,13 @@ def test_an_environment_that_cannot_be_is_refused(environment: Environment, mess
         submission._runtime_environment(environment, run_of())
 
 
+def test_an_engine_is_checked_before_anything_is_sent(home: Path) -> None:
+    content = run_of().model_dump(mode="json", exclude_none=True)
+    content["evaluate"]["engine"] = {"name": "vllm", "options": {"dtypo": 1}}
+    with pytest.raises(ConfigError, match=r"evaluate\.engine\.dtypo: unknown option"):
+        submission.start(load_config(content), address="http://127.0.0.1:9", say=print)
+
+
 # The job server.
 
 
