@@ -4,7 +4,7 @@ The dataset's rows are shard descriptors, one to a block; an actor answers sever
 that its engine is never short of work, commits each shard's files itself, and yields one small row
 for the progress line. Ray decides where and restarts what dies; what counts is on disk.
 
-No evaluation happens here, and no other module imports Ray.
+No evaluation happens here. No other module imports Ray, but for the client of its job server.
 """
 
 from __future__ import annotations
