@@ -47,6 +47,7 @@ RAVEVAL = "raveval"
 """The key under which our own files say what lm-eval's have no place for."""
 
 _UNSAFE = re.compile(r'["<>:/|\\?*\[\]]+')
+_STEP = re.compile(r"(?:steps?|checkpoint|ckpt|iter)[-_]?(\d+)", re.IGNORECASE)
 _STDERR = "_stderr"
 
 
@@ -108,6 +109,16 @@ def stamp(when: datetime) -> str:
     '2026-07-01T09-30-00.000000'
     """
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H-%M-%S.%f")
+
+
+def training_step(*names: str) -> int | None:
+    """Return the step of training that the first of some names holds; None where none does.
+
+    >>> training_step("main", "EleutherAI/pythia-14m-step3000"), training_step("v1.0")
+    (3000, None)
+    """
+    found = (_STEP.findall(name) for name in names)
+    return next((int(steps[-1]) for steps in found if steps), None)
 
 
 def text_hash(text: str) -> str:

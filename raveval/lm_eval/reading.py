@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,14 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from raveval.errors import DataError
-from raveval.lm_eval.conventions import NO_METRICS, RAVEVAL, MetricKey, split
+from raveval.lm_eval.conventions import NO_METRICS, RAVEVAL, MetricKey, split, training_step
 
 _NAMES_IN_ARGUMENTS = ("peft", "delta", "pretrained", "model", "path", "engine")
 """Keys of model_args under which lm-eval itself looks for the model's name, in this order."""
-
-_STEP = re.compile(
-    r"(?:step|checkpoint|ckpt|iter)[-_]?(\d+)(?!.*(?:step|checkpoint|ckpt|iter))", re.I
-)
 
 
 class Model(NamedTuple):
@@ -107,7 +102,7 @@ class ResultsFile:
         text = arguments if isinstance(arguments, str) else None
         if isinstance(arguments, Mapping):
             text = ",".join(f"{key}={value}" for key, value in arguments.items())
-        step = next(filter(None, map(_step, (str(revision or ""), name))), None)
+        step = training_step(str(revision or ""), name)
         return Model(name, str(revision) if revision else None, step, text)
 
     @property
@@ -115,11 +110,6 @@ class ResultsFile:
         """When the evaluation began."""
         date = self.content.get("date")
         return datetime.fromtimestamp(date, UTC) if isinstance(date, int | float) else None
-
-
-def _step(text: str) -> int | None:
-    found = _STEP.findall(text)
-    return int(found[-1]) if found else None
 
 
 def _arguments(given: Any) -> Mapping[str, Any]:
