@@ -140,6 +140,7 @@ def _environment(cluster: Cluster) -> dict[str, str]:
         "PATH": path,
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_raylet_start_wait_time_s": f"{START_SECONDS:g}",  # a busy machine is slow
+        "RAY_memory_monitor_refresh_ms": "0",  # each node would take the others' memory for its own
     }
 
 

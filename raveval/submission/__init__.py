@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _KNOWN_EXIT_CODES = frozenset({0, 1, 2, 3, 130})
 _OUTPUT_LABEL, _RUN_LABEL = "raveval_output", "raveval_run"
 WHEEL_FOLDER = "raveval-wheels"
 _STOP_SECONDS = 60.0
+_LINES_OF_REASON = 10
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 60.0)
 
 _SECRET = re.compile(r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|CREDENTIALS?)$", re.IGNORECASE)
@@ -224,7 +226,9 @@ def _ended(job: Job, say: Say) -> int:
         return EXIT_STOPPED
     if job.exit_code in _KNOWN_EXIT_CODES:
         return int(job.exit_code or 0)
-    reason = job.message.strip().split("\n")[0] if job.exit_code is not None else job.message
+    # With an exit code the message goes on with the end of the log, which was shown.
+    lines = job.message.strip().split("\n")[: 1 if job.exit_code is not None else _LINES_OF_REASON]
+    reason = "\n".join(textwrap.shorten(line, 500, placeholder=" …") for line in lines)
     say(f"{job.id} failed: {reason}\nWhat was committed is kept: submit the same again to go on")
     return 1
 
