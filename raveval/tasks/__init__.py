@@ -85,14 +85,14 @@ open_generation: the model answers, and a judge, another model, grades the answe
     grading         what the judge goes by: `instruction`, `rubric`, `reference` and `context` as
                     above, `samples`, `max_attempts` and `plain` too, but no response: that is the
                     model's own. Or `prompt`, where the row holds a whole prompt for a judge:
-                    its instruction, rubric, reference and context are taken out of it, and the
-                    response in it is not used. Or `template`, a text in a layout of your own that
+                    its instruction, rubric, reference and context are taken out of it and laid out
+                    anew, and the response in it is not used. Or `template`, a text in a layout of your own that
                     shows `{{ response }}` once (and no column of that name), with
                     `pair_template`, which shows `{{ response_a }}`, then `{{ response_b }}`, where
                     a run names a baseline
     prompt          text: what the model is asked; default: the context and the instruction
     answer          text: what a shot shows as its answer; default: the reference
-    sampling        of the answer: as above, by default max_output_tokens 1024, temperature 0.0
+    sampling        of the answer: as above, by default max_output_tokens 1024, no stop, temperature 0.0
     judge_sampling  of the verdicts: as `sampling` of an evaluator, presets included
 
 language_modelling, whole documents or the end of a context:
