@@ -92,7 +92,8 @@ open_generation: the model answers, and a judge, another model, grades the answe
                     a run names a baseline
     prompt          text: what the model is asked; default: the context and the instruction
     answer          text: what a shot shows as its answer; default: the reference
-    sampling        of the answer: as above, by default max_output_tokens 1024, no stop, temperature 0.0
+    sampling        of the answer: as above, by default max_output_tokens 1024, no stop,
+                    temperature 0.0
     judge_sampling  of the verdicts: as `sampling` of an evaluator, presets included
 
 language_modelling, whole documents or the end of a context:

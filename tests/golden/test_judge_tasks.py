@@ -172,7 +172,9 @@ def test_the_judge_of_an_answer_is_asked_what_a_judge_of_the_files_is(
         rubric = parse_rubric(parts["rubric"]).content()
         rows.append({"id": str(number), **{k: parts[k] for k in PARTS}, **rubric})
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    texts = "".join(f"    {key}: '{{{{ {key} }}}}'\n" for key in rubric)
+    texts = "".join(
+        f"    {key}: '{{{{ {key} }}}}'\n" for key in rows[0] if key not in ("id", *PARTS)
+    )
     (tmp_path / "parts.yaml").write_text(
         "protocol: absolute_grading\nsource: {path: rows.jsonl}\ngrading:\n"
         + "".join(f"  {key}: '{{{{ {key} }}}}'\n" for key in PARTS)

@@ -309,8 +309,13 @@ class TestBaseline:
         assert row["baseline"] == "Hi."
 
     def test_an_order_without_a_verdict_is_null_and_the_rating_stands(self) -> None:
-        said = {"given.0": "Neither.", "given.1": "[RESULT] C", "given.2": FAILURE}
-        row = row_of({**said, "swapped.0": "[RESULT] A"}, example=beside("Hi."))
+        row = row_of(
+            {
+                **{"given.0": "Neither.", "given.1": "[RESULT] C", "given.2": FAILURE},
+                "swapped.0": "[RESULT] A",
+            },
+            example=beside("Hi."),
+        )
         assert (row["status"], row["verdict"], row["verdict_swapped"]) == ("ok", None, "b")
         assert row["refused"] == ["no verdict", "out of range"]
         assert row["n_attempts"] == 3 + 3 + 1
@@ -354,7 +359,8 @@ class TestBaseline:
         found = metric.compute(
             metric.update(metric.init(), score_examples(examples, answers, task))
         )
-        assert (found["win_rate"].value, found["win_rate"].n) == (pytest.approx(2.5 / 4), 4)
+        assert found["win_rate"].value == pytest.approx(2.5 / 4)
+        assert found["win_rate"].n == 4
         assert found["tie_share"].value == 0.25  # the equal answers
 
 
