@@ -86,8 +86,8 @@ open_generation: the model answers, and a judge, another model, grades the answe
                     above, `samples`, `max_attempts` and `plain` too, but no response: that is the
                     model's own. Or `prompt`, where the row holds a whole prompt for a judge:
                     its instruction, rubric, reference and context are taken out of it and laid out
-                    anew, and the response in it is not used. Or `template`, a text in a layout of your own that
-                    shows `{{ response }}` once (and no column of that name), with
+                    anew, and the response in it is not used. Or `template`, a text in a layout of
+                    your own that shows `{{ response }}` once (and no column of that name), with
                     `pair_template`, which shows `{{ response_a }}`, then `{{ response_b }}`, where
                     a run names a baseline
     prompt          text: what the model is asked; default: the context and the instruction

@@ -311,7 +311,9 @@ class TestBaseline:
     def test_an_order_without_a_verdict_is_null_and_the_rating_stands(self) -> None:
         row = row_of(
             {
-                **{"given.0": "Neither.", "given.1": "[RESULT] C", "given.2": FAILURE},
+                "given.0": "Neither.",
+                "given.1": "[RESULT] C",
+                "given.2": FAILURE,
                 "swapped.0": "[RESULT] A",
             },
             example=beside("Hi."),
