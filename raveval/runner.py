@@ -293,6 +293,7 @@ def _write_results(directory: RunDirectory, manifest: Mapping[str, Any]) -> Resu
     directory.write_text("results.json", report.to_json(results))
     directory.write_text("report.md", report.to_markdown(results))
     directory.write_text("report.html", report.to_html(results))
+    directory.write_text("report.html", report.to_html(results))
     return results
 
 

@@ -12,10 +12,20 @@ from raveval.cli.app import Directory, command, console
 
 
 class Format(StrEnum):
-    """How `raveval report` and `raveval compare` show numbers."""
+    """How `raveval compare` shows numbers."""
 
     TABLE = "table"
     MARKDOWN = "markdown"
+    JSON = "json"
+    CSV = "csv"
+
+
+class ReportFormat(StrEnum):
+    """How `raveval report` shows numbers."""
+
+    TABLE = "table"
+    MARKDOWN = "markdown"
+    HTML = "html"
     JSON = "json"
     CSV = "csv"
 
@@ -24,20 +34,21 @@ class Format(StrEnum):
 def _report(
     directory: Directory,
     form: Annotated[
-        Format, typer.Option("--format", help="How to show the results.")
-    ] = Format.TABLE,
+        ReportFormat, typer.Option("--format", help="How to show the results.")
+    ] = ReportFormat.TABLE,
 ) -> None:
     """Show the results of a finished run."""
     from raveval import report, runner
 
     results = runner.load_results(directory)
-    if form is Format.TABLE:
+    if form is ReportFormat.TABLE:
         report.print_table(results, console())
         return
     render = {
-        Format.MARKDOWN: report.to_markdown,
-        Format.JSON: report.to_json,
-        Format.CSV: report.to_csv,
+        ReportFormat.MARKDOWN: report.to_markdown,
+        ReportFormat.HTML: report.to_html,
+        ReportFormat.JSON: report.to_json,
+        ReportFormat.CSV: report.to_csv,
     }[form]
     print(render(results), end="")
 

@@ -94,6 +94,6 @@ def _show_results(results: Results, directory: Path) -> None:
 
     report.print_table(results, console())
     print(f"results: {directory / 'results.json'}")
-    print(f"report:  {directory / 'report.md'}")
+    print(f"report:  {directory / 'report.html'}")
     if not results.is_complete:
         raise typer.Exit(EXIT_MISSING_EXAMPLES)

@@ -1,4 +1,4 @@
-"""Says what a run found out: the table for the terminal, report.md, results.json and CSV.
+"""Says what a run found out: the terminal's table, report.md, report.html, results.json and CSV.
 
 Values in, text out: nothing here reads a run directory, starts an engine or knows of Ray. Fractions
 become percents here and nowhere else. Text from models and data is shown, never interpreted.
@@ -11,6 +11,7 @@ from raveval.report.differences import (
     print_comparison,
 )
 from raveval.report.files import from_json, measurement_to_json, to_csv, to_json
+from raveval.report.html import to_html
 from raveval.report.render import print_measurement, print_table, to_markdown
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "print_measurement",
     "print_table",
     "to_csv",
+    "to_html",
     "to_json",
     "to_markdown",
 ]

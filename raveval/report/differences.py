@@ -115,10 +115,10 @@ def _cells(d: Difference) -> tuple[str, ...]:
         direction(_shown(d, d.value)),
         value_text(_shown(d, d.baseline)),
         value_text(_shown(d, d.value)),
-        _signed(d),
+        difference_text(d),
         interval_text(_shown(d, d.difference)),
-        _p_text(d.p),
-        _p_text(d.p_holm),
+        p_text(d.p),
+        p_text(d.p_holm),
         str(d.n),
         discordant,
         "" if d.detectable is None else _in_points(value_text(_shown(d, d.detectable))),
@@ -140,7 +140,8 @@ def _shown(d: Difference, value: float | None) -> Estimate:
     )
 
 
-def _signed(d: Difference) -> str:
+def difference_text(d: Difference) -> str:
+    """Return a difference with its sign; one of percentages is in points."""
     text = _in_points(value_text(_shown(d, d.difference)))
     return f"+{text}" if d.difference is not None and d.difference > 0 else text
 
@@ -149,7 +150,8 @@ def _in_points(text: str) -> str:
     return f"{text.removesuffix('%')}{_POINTS}" if text.endswith("%") else text
 
 
-def _p_text(p: float | None) -> str:
+def p_text(p: float | None) -> str:
+    """Return a p-value with two digits, or nothing."""
     return "" if p is None else f"{p:.2g}"
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import raveval
 from raveval.metrics._headline import HEADLINE
-from raveval.report.numbers import direction, interval_text, plain, value_text
+from raveval.report.numbers import UNDEFINED, direction, interval_text, plain, value_text
 from raveval.tasks import source_remarks
 from raveval.types import Coverage, Estimate, Results, Status, TaskResults, Usage
 
@@ -81,6 +81,15 @@ def result_table(results: Results) -> Table:
     columns = (Column("Task", "name"), Column("n-shot", "number"), *_VALUE_COLUMNS)
     rows = [row for name, task in results.tasks.items() for row in _task_rows(name, task)]
     return Table((*columns, Column("Scored", "number")), rows)
+
+
+def headline_table(results: Results) -> Table:
+    """Return the same with the few numbers alone that each task is quoted by."""
+    quoted = {
+        name: replace(task, metrics={key: task.metrics[key] for key in quoted_names(task.metrics)})
+        for name, task in results.tasks.items()
+    }
+    return result_table(replace(results, tasks=quoted))
 
 
 def metric_table(metrics: Mapping[str, Estimate]) -> Table:
@@ -157,6 +166,13 @@ def header_line(results: Results) -> str:
     return "; ".join(dict.fromkeys(parts))
 
 
+def settings_fields(results: Results) -> list[tuple[str, str]]:
+    """Return the settings by dotted name; what several replicas loaded alike is said once."""
+    return list(
+        dict.fromkeys((plain(key), plain(value)) for key, value in _scalars(results.settings))
+    )
+
+
 def _scalars(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
     """Yield the settings that fit on a line; what is unset and plain lists stay in results.json."""
     for key, value in settings.items():
@@ -187,7 +203,7 @@ def _task_rows(name: str, task: TaskResults) -> Iterator[tuple[str, ...]]:
 
 def _with_macro(task: TaskResults) -> Iterator[tuple[str, Estimate]]:
     """Yield a task's estimates, the unweighted mean over groups after those it is quoted by."""
-    quoted = _quoted(task.macro)
+    quoted = quoted_names(task.macro)
     for name, value in _ordered(task.metrics):
         yield name, value
         if name in quoted:
@@ -212,7 +228,7 @@ def group_table(
     metrics: Mapping[str, Estimate], groups: Mapping[str, Mapping[str, Estimate]]
 ) -> Table:
     """Return the headline numbers of `metrics` by group."""
-    shown = _quoted(metrics)
+    shown = quoted_names(metrics)
     columns = [Column("Group", "name")]
     for name in shown:
         columns += [Column(plain(name), "number"), *_VALUE_COLUMNS[-1:], Column("n", "number")]
@@ -227,7 +243,7 @@ def _group_cells(value: Estimate | None) -> tuple[str, str, str]:
     return (value_text(value), interval_text(value), str(value.n)) if value else ("", "", "")
 
 
-def _quoted(metrics: Mapping[str, Estimate]) -> list[str]:
+def quoted_names(metrics: Mapping[str, Estimate]) -> list[str]:
     """Return the metrics a task is quoted by: its headline ones, or the first where it has none."""
     ordered = [name for name, _ in _ordered(metrics)]
     headline = [n for n in ordered if n in HEADLINE and n != "relative_improvement"]
@@ -236,7 +252,7 @@ def _quoted(metrics: Mapping[str, Estimate]) -> list[str]:
 
 def macro_lines(macro: Mapping[str, Estimate]) -> Iterator[str]:
     """Say the unweighted means over groups that a task may be quoted by."""
-    for name in _quoted(macro):
+    for name in quoted_names(macro):
         mean = macro[name]
         shown = " ".join(filter(None, (value_text(mean), interval_text(mean))))
         yield (
@@ -256,8 +272,19 @@ def usage_table(results: Results) -> Table:
     if len(usages) > 1:
         usages.append(("all", sum((usage for _, usage in usages), Usage())))
     rows = [
-        (name, str(use.n_prompt_tokens), str(use.n_output_tokens), f"{use.engine_seconds:.1f}")
+        (
+            name,
+            str(use.n_prompt_tokens),
+            str(use.n_output_tokens),
+            f"{use.engine_seconds:.1f}",
+            _rate_text(use),
+        )
         for name, use in usages
     ]
-    costs = ("Prompt tokens", "Output tokens", "Engine seconds")
+    costs = ("Prompt tokens", "Output tokens", "Engine seconds", "Tokens per second")
     return Table((Column("Task", "name"), *(Column(cost, "number") for cost in costs)), rows)
+
+
+def _rate_text(usage: Usage) -> str:
+    n_tokens = usage.n_prompt_tokens + usage.n_output_tokens
+    return f"{n_tokens / usage.engine_seconds:.0f}" if usage.engine_seconds > 0 else UNDEFINED

@@ -10,7 +10,7 @@
     ├── states/<task>/00042.json        the receipt; the shard is done once it is there
     ├── attempts/<task>/00042.json      a shard under way: how often its process died
     ├── workers/                        what each replica loaded
-    └── results.json  report.md
+    └── results.json  report.md  report.html
 
 Every file is written under a temporary name, flushed and renamed, so a reader sees all of it or
 nothing. Each layer can be rebuilt from the one before it.
@@ -43,7 +43,8 @@ _ASKED_AGAIN = (str(Status.FAILED), str(Status.QUARANTINED))
 _DIGEST = b"raveval.examples"
 _ORIGIN = b"raveval.origin"
 _LAYERS = ("examples", "replies", "verdicts", "records", "states", "attempts", "workers")
-LAYOUT = frozenset({*_LAYERS, "run.json", "session", "results.json", "report.md"})
+_REPORTS = ("results.json", "report.md", "report.html")
+LAYOUT = frozenset({*_LAYERS, "run.json", "session", *_REPORTS})
 """Names that a run directory may hold; anything else there is somebody else's."""
 
 

@@ -498,7 +498,7 @@ class TestRun:
         assert "capitals: 19 of 20 scored; 1 overlong" in found.stdout
         assert lines[-2:] == [
             f"results: {output / 'results.json'}",
-            f"report:  {output / 'report.md'}",
+            f"report:  {output / 'report.html'}",
         ]
         assert "20/20 examples" in found.stderr
         assert "examples," not in found.stdout
@@ -508,6 +508,7 @@ class TestRun:
         results = report.from_json((output / "results.json").read_text())
         assert results.tasks["capitals"].coverage.by_status == {"ok": 19, "overlong": 1}
         assert (output / "report.md").read_text() == report.to_markdown(results)
+        assert (output / "report.html").read_text() == report.to_html(results)
 
     def test_status_report_and_score_read_them(self, finished):
         output, _ = finished

@@ -10,7 +10,7 @@ import raveval
 
 HEAVY = (
     *("ray", "vllm", "torch", "transformers", "huggingface_hub"),
-    *("pandas", "numba", "scipy.stats", "httpx"),
+    *("pandas", "numba", "scipy.stats", "httpx", "matplotlib"),
 )
 MODULES = sorted(
     module.name for module in pkgutil.walk_packages(raveval.__path__, prefix="raveval.")

@@ -1,0 +1,57 @@
+"""What a sweep's checkpoints have in common: each task's numbers over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from raveval.report.numbers import UNDEFINED, interval_text, plain, value_text
+from raveval.report.tables import Column, Table, quoted_names
+from raveval.types import Estimate, Results
+
+
+class Trajectory(NamedTuple):
+    """One number of a task over all checkpoints; None where a checkpoint has it not."""
+
+    task: str
+    metric: str
+    estimates: Sequence[Estimate | None]
+
+
+def trajectories(results: Sequence[Results | None]) -> Iterator[Trajectory]:
+    """Yield the numbers that each task is quoted by, over all checkpoints.
+
+    Args:
+        results: of each checkpoint in order; None for one that failed.
+    """
+    known = [each for each in results if each is not None]
+    for task in dict.fromkeys(name for each in known for name in each.tasks):
+        first = next(each for each in known if task in each.tasks)
+        for metric in quoted_names(first.tasks[task].metrics):
+            yield Trajectory(task, metric, [_estimate(each, task, metric) for each in results])
+
+
+def _estimate(results: Results | None, task: str, metric: str) -> Estimate | None:
+    found = None if results is None else results.tasks.get(task)
+    return None if found is None else found.metrics.get(metric)
+
+
+def checkpoint_table(checkpoints: Mapping[str, Results | None]) -> Table:
+    """Return a row for each checkpoint and a column for each number that a task is quoted by.
+
+    Args:
+        checkpoints: results by name, in order; None for one that failed.
+    """
+    paths = list(trajectories(list(checkpoints.values())))
+    columns = [Column(plain(f"{path.task} {path.metric}"), "number") for path in paths]
+    rows = [
+        (plain(name), *(_cell(path.estimates[place]) for path in paths))
+        for place, name in enumerate(checkpoints)
+    ]
+    return Table([Column("Checkpoint", "name"), *columns], rows)
+
+
+def _cell(estimate: Estimate | None) -> str:
+    if estimate is None:
+        return UNDEFINED
+    return " ".join(filter(None, (value_text(estimate), interval_text(estimate))))

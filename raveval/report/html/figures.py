@@ -1,0 +1,363 @@
+"""Figures as inline SVG, each a pure function of plain values.
+
+Every one is as wide as a phone's screen (`canvas.WIDTH`) and as high as it needs. Text that comes
+from models or data is drawn as text, which matplotlib and the XML writer escape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from raveval.report.html.canvas import WIDTH, Ink, canvas, shortened, text_width
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Scale = Literal["percent", "points", "linear", "log"]
+"""How an axis counts: fractions as percents, their differences as points, the rest as it is."""
+
+_AXIS = 31
+"""Pixels below axes, for the labels of ticks and of the axis."""
+
+_LEGEND = 18
+_GAP = 8
+_MOST_LABEL_CHARS = 28
+_NARROWEST = 150
+"""Pixels that intervals need beside their labels; else labels stand above them."""
+
+_SERIES = (Ink.SERIES_1, Ink.SERIES_2, Ink.SERIES_3, Ink.SERIES_4, Ink.SERIES_5, Ink.SERIES_6)
+_DASHES = ("-", "--", ":", "-.")
+_POINT: dict[str, Any] = {"marker": "o", "markersize": 6.5, "markeredgewidth": 0, "clip_on": False}
+_TICK: dict[str, Any] = {"marker": "|", "markersize": 12, "markeredgewidth": 1.4, "clip_on": False}
+_CURVE: dict[str, Any] = {"marker": "o", "markersize": 4, "markeredgewidth": 0, "linewidth": 1.6}
+
+
+class IntervalRow(NamedTuple):
+    """One line of a forest plot.
+
+    Attributes:
+        label: what it is about.
+        value, low, high: None where there is none.
+        text: the value in words, at the right.
+        mark: another value to compare it with, such as chance.
+        ink: the colour of the interval.
+    """
+
+    label: str
+    value: float | None
+    low: float | None
+    high: float | None
+    text: str
+    mark: float | None = None
+    ink: Ink = Ink.ACCENT
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """The axis that values share.
+
+    Attributes:
+        label: what it measures, with its unit.
+        scale: how it counts.
+        limits: its ends, where they are given by nature; else they follow from the values.
+        lines: vertical lines by name, such as a mean; the empty name has no legend.
+    """
+
+    label: str
+    scale: Scale = "linear"
+    limits: tuple[float, float] | None = None
+    lines: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def factor(self) -> float:
+        """What values are multiplied with to be shown."""
+        return 100.0 if self.scale in ("percent", "points") else 1.0
+
+
+class Series(NamedTuple):
+    """A curve with its band; as many values as there are steps, None where there is none."""
+
+    label: str
+    values: Sequence[float | None]
+    lows: Sequence[float | None]
+    highs: Sequence[float | None]
+
+
+class Joint(NamedTuple):
+    """How often values meet.
+
+    Attributes:
+        row_name, column_name: what the values are of.
+        row_labels, column_labels: the values, ascending.
+        counts: shape `(n_rows, n_columns)`.
+        is_same_scale: whether equal labels are equal values; their cells are framed.
+    """
+
+    row_name: str
+    column_name: str
+    row_labels: Sequence[str]
+    column_labels: Sequence[str]
+    counts: Sequence[Sequence[int]]
+    is_same_scale: bool
+
+
+def intervals(rows: Sequence[IntervalRow], axis: Axis) -> str:
+    """Return a forest plot: a point with its interval on each row, the first one on top."""
+    labels = [shortened(row.label, _MOST_LABEL_CHARS) for row in rows]
+    left = max(map(text_width, labels), default=0.0) + _GAP
+    right = max((text_width(row.text) for row in rows), default=0.0) + _GAP
+    is_stacked = WIDTH - left - right < _NARROWEST
+    pitch = 34.0 if is_stacked else 20.0 if len(rows) <= 20 else 17.0
+    if is_stacked:
+        labels, left, right = [row.label for row in rows], _GAP, _GAP
+    top = _LEGEND if any(name for name, _ in axis.lines) else 2
+    with canvas(top + pitch * len(rows) + _AXIS) as sheet:
+        axes = sheet.axes(left=left, top=top, width=WIDTH - left - right, height=pitch * len(rows))
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        axes.set_yticks([])
+        _set_scale(axes, axis, [v for row in rows for v in row[1:4] if v is not None])
+        _draw_lines(axes, axis)
+        for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
+            _draw_interval(axes, place + 0.16 * is_stacked, row, axis.factor)
+            edges = (0.0, WIDTH - left - right) if is_stacked else (-_GAP, WIDTH - left - right)
+            lift = 8.5 if is_stacked else 0.0
+            _write(axes, label, place, (edges[0], lift), "left" if is_stacked else "right")
+            _write(axes, row.text, place, (edges[1] + right * (not is_stacked), lift), "right")
+        return sheet.svg()
+
+
+def _write(
+    axes: Axes, text: str, row: int, offset: tuple[float, float], side: Literal["left", "right"]
+) -> None:
+    """Write a text on a row, so many pixels from the axes' left edge and the row's middle."""
+    axes.annotate(
+        text,
+        (0, row),
+        offset,
+        xycoords=("axes fraction", "data"),
+        textcoords="offset pixels",
+        horizontalalignment=side,
+        verticalalignment="center_baseline",
+        annotation_clip=False,
+        bbox={"facecolor": Ink.PAPER, "linewidth": 0, "pad": 0.5},
+    )
+
+
+def _draw_interval(axes: Axes, y: float, row: IntervalRow, factor: float) -> None:
+    if row.low is not None and row.high is not None:
+        ends = [factor * row.low, factor * row.high]
+        axes.plot(ends, [y, y], color=row.ink, linewidth=2.4, alpha=0.55, solid_capstyle="butt")
+    if row.mark is not None:
+        axes.plot([factor * row.mark], [y], color=Ink.MUTED, **_TICK)
+    if row.value is not None:
+        axes.plot([factor * row.value], [y], color=row.ink, **_POINT)
+
+
+def _draw_lines(axes: Axes, axis: Axis) -> None:
+    for (name, value), dash in zip(axis.lines, ("-", "--", ":"), strict=False):
+        axes.axvline(
+            axis.factor * value, color=Ink.MUTED, linewidth=1.1, linestyle=dash, label=name or None
+        )
+    if any(name for name, _ in axis.lines):
+        _draw_legend(axes)
+
+
+def _draw_legend(axes: Axes, *, n_columns: int = 3) -> None:
+    """Name the lines above the axes, from the figure's left edge on."""
+    axes.figure.legend(
+        loc="upper left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0,
+        borderpad=0.2,
+        ncols=n_columns,
+        frameon=False,
+        handlelength=1.6,
+        handletextpad=0.5,
+        columnspacing=1.2,
+    )
+
+
+def _set_scale(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
+    """Set the limits and ticks of the horizontal axis."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes.set_xlabel(axis.label)
+    shown = [axis.factor * value for value in (*values, *(value for _, value in axis.lines))]
+    if axis.scale == "log":
+        low, high = axis.limits or (min(shown), max(shown))
+        axes.set_xscale("log")
+        axes.set_xlim(low / 1.15, high * 1.15)
+        steps = (1.0,) if math.log10(high / low) > 2 else (1.0, 2.0, 5.0)
+        axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=8))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.set_xlim(*_limits(axis, shown))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axes.grid(axis="x", color=Ink.LINE, linewidth=0.8)
+
+
+def _limits(axis: Axis, shown: Sequence[float]) -> tuple[float, float]:
+    if axis.limits is not None:
+        return axis.factor * axis.limits[0], axis.factor * axis.limits[1]
+    low, high = min(shown, default=0.0), max(shown, default=1.0)
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    return low - margin, high + margin
+
+
+def heat_map(joint: Joint) -> str:
+    """Return how often row and column values meet, with the histogram of either at its side."""
+    n_rows, n_columns = len(joint.row_labels), len(joint.column_labels)
+    left = max(map(text_width, joint.row_labels), default=0.0) + 3 * _GAP
+    top, right = 60, 76
+    cell = min((WIDTH - left - right) / n_columns, 44.0), 26.0 if n_rows <= 8 else 20.0
+    width, height = n_columns * cell[0], n_rows * cell[1]
+    of_rows = [sum(row) for row in joint.counts]
+    of_columns = [sum(column) for column in zip(*joint.counts, strict=True)]
+    widest = max(map(text_width, joint.column_labels), default=0.0)
+    is_steep = widest > cell[0] - 4
+    with canvas(top + height + _AXIS + widest * is_steep) as sheet:
+        axes = sheet.axes(left=left, top=top, width=width, height=height)
+        axes.set_xlim(-0.5, n_columns - 0.5)
+        axes.set_ylim(-0.5, n_rows - 0.5)
+        axes.set_xticks(range(n_columns), joint.column_labels, rotation=90 * is_steep)
+        axes.set_yticks(range(n_rows), joint.row_labels)
+        axes.set_xlabel(joint.column_name)
+        axes.set_ylabel(joint.row_name)
+        _fill_cells(axes, joint)
+        above = sheet.axes(left=left, top=0, width=width, height=top - 4)
+        above.set_xlim(-0.5, n_columns - 0.5)
+        above.set_ylim(0, 1.45 * max(of_columns, default=1) or 1)
+        above.set_axis_off()
+        bars = above.bar(range(n_columns), of_columns, 0.86, color=Ink.MUTED, alpha=0.5)
+        above.bar_label(bars, padding=1)
+        beside = sheet.axes(left=left + width + 4, top=top, width=right - 4, height=height)
+        beside.set_ylim(-0.5, n_rows - 0.5)
+        beside.set_xlim(0, 1.7 * max(of_rows, default=1) or 1)
+        beside.set_axis_off()
+        bars = beside.barh(range(n_rows), of_rows, 0.86, color=Ink.ACCENT, alpha=0.6)
+        beside.bar_label(bars, padding=2)
+        return sheet.svg()
+
+
+def _fill_cells(axes: Axes, joint: Joint) -> None:
+    """Fill each cell by its count; the cells where both values are the same have a frame."""
+    from matplotlib.patches import Rectangle
+
+    most = max((count for row in joint.counts for count in row), default=0)
+    for y, (row_label, row) in enumerate(zip(joint.row_labels, joint.counts, strict=True)):
+        for x, (column_label, count) in enumerate(zip(joint.column_labels, row, strict=True)):
+            corner = x - 0.47, y - 0.46
+            strength = 0.06 + 0.74 * count / most if count else 0.0
+            axes.add_patch(
+                Rectangle(corner, 0.94, 0.92, facecolor=Ink.HEAT, alpha=strength, linewidth=0)
+            )
+            if joint.is_same_scale and row_label == column_label:
+                axes.add_patch(
+                    Rectangle(corner, 0.94, 0.92, fill=False, edgecolor=Ink.MUTED, linewidth=0.8)
+                )
+            if count:
+                axes.text(x, y, str(count), ha="center", va="center_baseline")
+
+
+def histogram(labels: Sequence[str], counts: Sequence[int], name: str) -> str:
+    """Return how often each value occurs, as bars from the highest value down."""
+    left, pitch = max(map(text_width, labels), default=0.0) + 3 * _GAP, 20
+    n_all = sum(counts)
+    texts = [f"{count} ({100 * count / n_all:.0f} %)" for count in counts] if n_all else []
+    right = max(map(text_width, texts), default=0.0) + _GAP
+    with canvas(pitch * len(labels) + 4) as sheet:
+        axes = sheet.axes(left=left, top=2, width=WIDTH - left - right, height=pitch * len(labels))
+        axes.set_ylim(-0.5, len(labels) - 0.5)
+        axes.set_xlim(0, max(counts, default=1) or 1)
+        axes.set_xticks([])
+        axes.set_yticks(range(len(labels)), labels)
+        axes.set_ylabel(name)
+        bars = axes.barh(range(len(labels)), counts, 0.8, color=Ink.ACCENT, alpha=0.6)
+        axes.bar_label(bars, texts, padding=4)
+        return sheet.svg()
+
+
+def training_curve(
+    steps: Sequence[float], series: Sequence[Series], axis: Axis, steps_name: str = "training step"
+) -> str:
+    """Return metrics over training steps, ascending, each with its band.
+
+    A step without a value is a gap. Steps that grow geometrically have a logarithmic axis.
+    """
+    import numpy as np
+
+    has_legend = len(series) > 1 or any(name for name, _ in axis.lines)
+    top = 6 + _LEGEND * math.ceil((len(series) + len(axis.lines)) / 2) * has_legend
+    height, left = 190, 44
+    with canvas(top + height + _AXIS) as sheet:
+        axes = sheet.axes(left=left, top=top, width=WIDTH - left - _GAP, height=height)
+        for place, each in enumerate(series):
+            ink, dash = _SERIES[place % len(_SERIES)], _DASHES[place % len(_DASHES)]
+            values, lows, highs = (
+                axis.factor * np.array([math.nan if v is None else v for v in column], np.float64)
+                for column in each[1:]
+            )
+            axes.fill_between(steps, lows, highs, color=ink, alpha=0.16, linewidth=0)
+            axes.plot(steps, values, color=ink, linestyle=dash, label=each.label, **_CURVE)
+        _set_steps(axes, steps, steps_name)
+        _set_values(axes, axis)
+        if has_legend:
+            _draw_legend(axes, n_columns=2)
+        return sheet.svg()
+
+
+def _set_steps(axes: Axes, steps: Sequence[float], name: str) -> None:
+    """Set the axis of training steps."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes.set_xlabel(name)
+    if _is_geometric(steps):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(numticks=6))
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: compact(value)))
+
+
+def _is_geometric(steps: Sequence[float]) -> bool:
+    """Whether the first steps would be one on a linear axis.
+
+    >>> _is_geometric([1, 2, 4, 8, 16, 1000]), _is_geometric([1000, 2000, 3000])
+    (True, False)
+    """
+    return len(steps) > 2 and steps[0] > 0 and steps[-1] - steps[-2] > 20 * (steps[1] - steps[0])
+
+
+def compact(number: float) -> str:
+    """Return a large number in few characters.
+
+    >>> compact(143000), compact(2.5e9), compact(512)
+    ('143k', '2.5B', '512')
+    """
+    for unit, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= unit:
+            return f"{number / unit:.4g}{letter}"
+    return f"{number:g}"
+
+
+def _set_values(axes: Axes, axis: Axis) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+    axes.set_ylabel(axis.label)
+    if axis.scale == "log":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    if axis.limits is not None:
+        axes.set_ylim(*(axis.factor * end for end in axis.limits))
+    for name, value in axis.lines:
+        axes.axhline(axis.factor * value, label=name or None, color=Ink.MUTED, linestyle="--")
+    axes.grid(axis="y", color=Ink.LINE, linewidth=0.8)

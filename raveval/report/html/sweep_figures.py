@@ -1,0 +1,132 @@
+"""Figures of several runs: differences from a baseline, and metrics over training steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from raveval.report.checkpoints import trajectories
+from raveval.report.differences import difference_text, p_text
+from raveval.report.html.canvas import Ink
+from raveval.report.html.drawings import axis_of, drawn, few, forest_alt, unit_label
+from raveval.report.html.figures import Axis, IntervalRow, Series, intervals, training_curve
+from raveval.report.html.page import Figure
+from raveval.report.numbers import plain, value_text
+from raveval.types import Estimate, Results
+
+if TYPE_CHECKING:
+    from raveval.comparison import Difference
+
+
+DIFFERENCE_NOTE = (
+    "Point: difference from the baseline. Bar: 95 % interval. Green: better, red: worse, by a "
+    "paired test at 5 %. p: Holm's, adjusted for the family of tests; in brackets: unadjusted."
+)
+CURVE_NOTE = "Line: value. Band: 95 % interval of each value by itself."
+
+
+def difference_figures(
+    differences: Sequence[Difference], label: Callable[[Difference], str]
+) -> list[Figure]:
+    """Return forest plots of differences, one for each unit, with p-values as they are adjusted.
+
+    Args:
+        differences: those to show, in order; their p-values are Holm's where they have one.
+        label: names each of them, such as by its task or its run.
+    """
+    by_unit: dict[str, list[Difference]] = {}
+    for difference in differences:
+        by_unit.setdefault(difference.unit, []).append(difference)
+    return [_difference_figure(unit, each, label) for unit, each in by_unit.items()]
+
+
+def _difference_figure(
+    unit: str, differences: Sequence[Difference], label: Callable[[Difference], str]
+) -> Figure:
+    rows = [
+        IntervalRow(plain(label(d)), d.difference, d.low, d.high, _difference_words(d), ink=_ink(d))
+        for d in differences
+    ]
+    of = "percentage points" if unit == "fraction" else plain(unit)
+    axis = Axis(of, "points" if unit == "fraction" else "linear", None, (("", 0.0),))
+    title = f"Differences, {of}"
+    return drawn(lambda: intervals(rows, axis), title, forest_alt(title, rows), "")
+
+
+def _difference_words(d: Difference) -> str:
+    text = difference_text(d)
+    if d.p_holm is not None:
+        return f"{text}, p {p_text(d.p_holm)}"
+    return text if d.p is None else f"{text} (p {p_text(d.p)})"
+
+
+def _ink(d: Difference) -> Ink:
+    return {"better": Ink.BETTER, "worse": Ink.WORSE}.get(str(d.verdict), Ink.MUTED)
+
+
+def curve_figures(
+    steps: Sequence[float], results: Sequence[Results | None], *, steps_name: str = "training step"
+) -> list[Figure]:
+    """Return how each task's numbers change over training, those of one unit in one figure.
+
+    Args:
+        steps: of the checkpoints, ascending.
+        results: of each checkpoint; None for one that failed, which is a gap.
+        steps_name: what the steps are.
+    """
+    panels: dict[tuple[str, str], dict[str, Sequence[Estimate | None]]] = {}
+    for path in trajectories(results):
+        unit = next((each.unit for each in path.estimates if each is not None), None)
+        if unit is not None:
+            panels.setdefault((path.task, unit), {})[path.metric] = path.estimates
+    return [
+        curve_figure(
+            f"{task}: {next(iter(series)) if len(series) == 1 else unit}",
+            steps,
+            series,
+            steps_name=steps_name,
+        )
+        for (task, unit), series in panels.items()
+    ]
+
+
+def curve_figure(
+    title: str,
+    steps: Sequence[float],
+    series: Mapping[str, Sequence[Estimate | None]],
+    *,
+    steps_name: str = "training step",
+) -> Figure:
+    """Return how estimates of one unit change over training steps, with their intervals as bands.
+
+    Args:
+        title: of the figure.
+        steps: ascending.
+        series: estimates by name, as many as there are steps; None where one is missing.
+        steps_name: what the steps are.
+    """
+    curves = [
+        Series(plain(name), *(_column(estimates, part) for part in ("value", "low", "high")))
+        for name, estimates in series.items()
+    ]
+    known = [e for estimates in series.values() for e in estimates if e is not None]
+    axis = axis_of(known, label=unit_label(known[0].unit)) if known else Axis("")
+    if axis.limits is not None:
+        axis = Axis(axis.label, axis.scale)  # a curve is looked at for its shape
+    ends = (
+        f"{plain(name)}: {_first_and_last(estimates)}"
+        for name, estimates in series.items()
+        if any(e is not None for e in estimates)
+    )
+    alt = f"Curves over {len(steps)} steps. {few(ends)}"
+    return drawn(partial(training_curve, steps, curves, axis, steps_name), plain(title), alt, "")
+
+
+def _column(estimates: Sequence[Estimate | None], part: str) -> list[float | None]:
+    return [None if e is None else getattr(e, part) for e in estimates]
+
+
+def _first_and_last(estimates: Sequence[Estimate | None]) -> str:
+    known = [e for e in estimates if e is not None]
+    return f"from {value_text(known[0])} to {value_text(known[-1])}"
