@@ -74,7 +74,7 @@ from raveval.metrics._verdicts import (
     Codes,
     codes_of,
 )
-from raveval.types import Estimate
+from raveval.types import Categories, CountTable, Estimate
 
 PREFERRED = pa.field("preferred", pa.string(), nullable=False)
 RATINGS = (number_or_numbers("rating_a"), number_or_numbers("rating_b"))
@@ -83,6 +83,8 @@ RATINGS_SWAPPED = (number_or_numbers("rating_a_swapped"), number_or_numbers("rat
 Booleans = NDArray[np.bool_]
 
 _HALF = Fraction(1, 2)
+_SAID = {A: 0, TIE: 1, B: 2}
+"""The place of each word in a table."""
 
 
 class Words(NamedTuple):
@@ -211,6 +213,17 @@ class Preference:
             "second_shown_won_both": _count(state, lambda w: (w.judge == B) & (w.swapped == A)),
         }
         return {name: count for name, count in counts.items() if count}
+
+    def tables(self, state: Counts) -> Mapping[str, CountTable]:
+        """Return how often the judge's words meet the human's, in the first order."""
+        table = np.zeros((len(_SAID), len(_SAID)), np.int64)
+        for (judge, _, human), count in state.items():
+            if judge != UNJUDGED:
+                table[_SAID[judge], _SAID[human]] += count
+        if not table.any():
+            return {}
+        sides = (Categories(name, ("a", "tie", "b")) for name in ("judge", "human"))
+        return {"verdict_by_preferred": CountTable(*sides, tuple(map(tuple, table.tolist())))}
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
         """Return each row's credit and membership for every share."""

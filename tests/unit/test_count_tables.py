@@ -134,6 +134,19 @@ class TestMetrics:
             means
         )
 
+    def test_words_of_judge_and_human_meet(self):
+        metric = load_metric("preference")
+        assert isinstance(metric, Tabular)
+        words = [("a", "a"), ("b", "a"), ("tie", "b"), ("a", "tie"), ("a", "a"), (None, "b")]
+        rows = [{"verdict": judge, "preferred": human} for judge, human in words]
+        state = metric.update(metric.init(), pa.Table.from_pylist(rows))
+        table = metric.tables(state)["verdict_by_preferred"]
+        assert table.columns is not None
+        assert (table.rows.name, table.columns.name) == ("judge", "human")
+        assert table.rows.labels == table.columns.labels == ("a", "tie", "b")
+        assert table.counts == ((2, 1, 0), (0, 0, 1), (1, 0, 0))
+        assert metric.tables(metric.init()) == {}
+
     @pytest.mark.parametrize("name", ["correlation", "agreement", "rating", "correlation_sketch"])
     def test_no_rows_have_no_table(self, name):
         assert tables(name, []) == {}
