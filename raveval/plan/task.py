@@ -148,6 +148,7 @@ class Planning:
         }
         is_graded = graded(protocol) is not None
         if is_graded and evaluate.baseline is not None:
+            tasks.check_baseline(task)
             examples, about = with_baseline(examples, evaluate.baseline, task=name)
             provenance |= about
         settings = self._settings(task, is_graded=is_graded)
