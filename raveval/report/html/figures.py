@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from raveval.report.html.canvas import WIDTH, Ink, canvas, shortened, text_width
+from raveval.report.html.canvas import CHAR_WIDTH, WIDTH, Ink, canvas, shortened, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +112,8 @@ def intervals(rows: Sequence[IntervalRow], axis: Axis) -> str:
     is_stacked = WIDTH - left - right < _NARROWEST
     pitch = 34.0 if is_stacked else 20.0 if len(rows) <= 20 else 17.0
     if is_stacked:
-        labels, left, right = [row.label for row in rows], _GAP, _GAP
+        n_chars = max(int((WIDTH - right - 2 * _GAP) / CHAR_WIDTH), _MOST_LABEL_CHARS)
+        labels, left, right = [shortened(row.label, n_chars) for row in rows], _GAP, _GAP
     top = _LEGEND if any(name for name, _ in axis.lines) else 2
     with canvas(top + pitch * len(rows) + _AXIS) as sheet:
         axes = sheet.axes(left=left, top=top, width=WIDTH - left - right, height=pitch * len(rows))
@@ -184,7 +185,7 @@ def _set_scale(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
     """Set the limits and ticks of the horizontal axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    axes.set_xlabel(axis.label)
+    axes.set_xlabel(shortened(axis.label, _MOST_LABEL_CHARS))
     shown = [axis.factor * value for value in (*values, *(value for _, value in axis.lines))]
     if axis.scale == "log":
         low, high = axis.limits or (min(shown), max(shown))
@@ -225,8 +226,8 @@ def heat_map(joint: Joint) -> str:
         axes.set_ylim(-0.5, n_rows - 0.5)
         axes.set_xticks(range(n_columns), joint.column_labels, rotation=90 * is_steep)
         axes.set_yticks(range(n_rows), joint.row_labels)
-        axes.set_xlabel(joint.column_name)
-        axes.set_ylabel(joint.row_name)
+        axes.set_xlabel(shortened(joint.column_name, _MOST_LABEL_CHARS))
+        axes.set_ylabel(shortened(joint.row_name, _MOST_LABEL_CHARS))
         _fill_cells(axes, joint)
         above = sheet.axes(left=left, top=0, width=width, height=top - 4)
         above.set_xlim(-0.5, n_columns - 0.5)
@@ -275,7 +276,7 @@ def histogram(labels: Sequence[str], counts: Sequence[int], name: str) -> str:
         axes.set_xlim(0, max(counts, default=1) or 1)
         axes.set_xticks([])
         axes.set_yticks(range(len(labels)), labels)
-        axes.set_ylabel(name)
+        axes.set_ylabel(shortened(name, _MOST_LABEL_CHARS))
         bars = axes.barh(range(len(labels)), counts, 0.8, color=Ink.ACCENT, alpha=0.6)
         axes.bar_label(bars, texts, padding=4)
         return sheet.svg()
@@ -302,7 +303,9 @@ def training_curve(
                 for column in each[1:]
             )
             axes.fill_between(steps, lows, highs, color=ink, alpha=0.16, linewidth=0)
-            axes.plot(steps, values, color=ink, linestyle=dash, label=each.label, **_CURVE)
+            axes.plot(
+                steps, values, color=ink, linestyle=dash, label=shortened(each.label, 26), **_CURVE
+            )
         _set_steps(axes, steps, steps_name)
         _set_values(axes, axis)
         if has_legend:
@@ -348,7 +351,7 @@ def compact(number: float) -> str:
 def _set_values(axes: Axes, axis: Axis) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    axes.set_ylabel(axis.label)
+    axes.set_ylabel(shortened(axis.label, _MOST_LABEL_CHARS))
     if axis.scale == "log":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
