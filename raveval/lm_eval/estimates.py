@@ -6,8 +6,8 @@ standard error, since lm-eval's is sqrt(p (1 - p) / (n - 1)): n is then a whole 
 p n, which is checked. Where even that is unknown, `n` is 0 and the task's `source` says so.
 
 Intervals are Wilson's where the samples are there and each is right or wrong, else "wald95": value
-± 1.96 of the file's standard errors, cut to [0, 1] for a fraction. Of a standard error of 0 there
-is none.
+± 1.96 of the file's standard errors, cut where such numbers end (a fraction at 0 and 1). Of a
+standard error of 0 there is none.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ from raveval.metrics import _intervals as intervals
 from raveval.types import Estimate
 
 UNKNOWN_UNIT = "unknown"
+_LOWEST = {"fraction": 0.0, "perplexity": 1.0, "bits": 0.0}
+"""Where numbers of a unit begin, and so their intervals."""
+
 _BESIDE = {each.name for each in fields(Estimate)} - {"value", "stderr"}
 _WHOLE = 1e-6
 """How far rounding of a printed double may take a number of examples from a whole one."""
@@ -164,7 +167,8 @@ def _with_interval(estimate: Estimate, scores: Sequence[Any]) -> Estimate:
     half_width = intervals.Z95 * estimate.stderr
     low, high = estimate.value - half_width, estimate.value + half_width
     if estimate.unit == "fraction":
-        low, high = max(0.0, low), min(1.0, high)
+        high = min(1.0, high)
+    low = max(low, min(_LOWEST.get(estimate.unit, low), estimate.value))
     return replace(estimate, low=low, high=high, interval="wald95")
 
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from raveval.lm_eval.conventions import NO_FILTER, RAVEVAL, doc_hash, text_hash
 from raveval.lm_eval.finished import FinishedTask, Part
 from raveval.lm_eval.results_file import generation
@@ -70,13 +72,14 @@ def _line(row: Mapping[str, Any]) -> Line:
 
 def _rows(task: FinishedTask, part: Part) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the place in the run and the columns of each example that has a number."""
-    columns = {term.name: values(term, task.metrics, part.records) for term in task.terms}
+    is_scored = [Status(status).is_scored for status in part.records["status"].to_pylist()]
+    records = part.records.filter(pa.array(is_scored))
+    columns = {term.name: values(term, task.metrics, records) for term in task.terms}
     answers = part.answers or [()] * len(part.examples)
-    records = part.records.to_pylist()
-    for place, (example, record) in enumerate(zip(part.examples, records, strict=True)):
-        if Status(record["status"]).is_scored:
-            numbers = {name: column[place] for name, column in columns.items()}
-            yield part.start + place, _row(task, example, record, answers[place], numbers)
+    places = (place for place, known in enumerate(is_scored) if known)
+    for row, (place, record) in enumerate(zip(places, records.to_pylist(), strict=True)):
+        numbers = {name: column[row] for name, column in columns.items()}
+        yield part.start + place, _row(task, part.examples[place], record, answers[place], numbers)
 
 
 def _row(
