@@ -14,12 +14,12 @@ here. Prints the numbers of both side by side, and checks
   chat template makes of the same turns, and what the encoder makes of the stored examples;
 - how many texts are equal.
 
-Exit code 1 where prompts or sums are not as they should be.
+Exit code 1 where prompts or sums are not as they should be. Started again it does what is missing.
 """
 
 import argparse
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +28,13 @@ from rich.console import Console
 
 from raveval import tasks
 from raveval.engines._encoding import Encoder
+from raveval.engines._http_server import _CANARY as FIRST
 from raveval.report.numbers import interval_text, value_text
 from raveval.report.render import print_cells
 from raveval.report.tables import Column, Table
 from raveval.types import Completion, Failure, Generate, ModelRef, Prompt, TaskResults
 from tests.bench.judged_run import Attempt, JudgedTask
-from tests.bench.judged_sides import Asked, Given, Side, in_replicas, on_server
+from tests.bench.judged_sides import Asked, Given, Side, in_replicas, on_server, reading_key
 
 FILES = {"vicuna_bench": "vicuna_eval.json", "hhh_alignment": "hhh_alignment_eval.json"}
 SHOWN = (
@@ -56,15 +57,13 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/judge_agreement"))
     arguments = parser.parse_args()
     output = arguments.output / str(arguments.max_output_tokens)
-    if output.exists():
-        sys.exit(f"{output} holds an earlier check; remove it, or choose another --output")
-    output.mkdir(parents=True)
+    output.mkdir(parents=True, exist_ok=True)
     model = ModelRef(path=str(arguments.model), max_model_len=arguments.max_model_len)
     given = {"limit": arguments.examples}
     sampling = {"max_output_tokens": arguments.max_output_tokens}
     entries = list(_entries(arguments.data / "prometheus", given, sampling, output))
     replicas = in_replicas(model, entries, output)
-    server, own_readings = on_server(model, entries, output)
+    server = on_server(model, entries, output)
     for name in replicas.results.tasks:
         _print_numbers(name, replicas, server)
     seconds = " and ".join(f"{side.name} {side.seconds:.0f}" for side in (replicas, server))
@@ -74,8 +73,8 @@ def main() -> None:
         p for side in (replicas, server) for task in side.tasks.values() for p in task.problems
     ]
     for name in replicas.tasks:
-        problems += _compare_prompts(name, replicas, server, encoder, own_readings)
-    problems += [*_unasked(replicas, n_own=0), *_unasked(server, n_own=1)]
+        problems += _compare_prompts(name, replicas, server, encoder)
+    problems += [*_unasked(replicas), *_unasked(server)]
     for name in replicas.tasks:
         _compare_texts(name, replicas.tasks[name], server.tasks[name])
     print(f"\n{len(problems)} prompts or sums are not as they should be")
@@ -100,47 +99,35 @@ def _entries(
         yield {**entry, "task": str(greedy), "sampling": greedily}
 
 
-def _compare_prompts(
-    name: str,
-    replicas: Side,
-    server: Side,
-    encoder: Encoder,
-    own_readings: Mapping[Prompt, tuple[int, ...]],
-) -> list[str]:
+def _compare_prompts(name: str, replicas: Side, server: Side, encoder: Encoder) -> list[str]:
     """Print how many prompts were compared, and return what differs."""
     expected: dict[Prompt, tuple[int, ...]] = {}
-    problems, n_tokens = [], 0
+    problems, n_tokens, n_again, n_named = [], 0, 0, 0
     for side in (replicas, server):
         for key, attempt in side.tasks[name].attempts.items():
-            request = attempt.request
-            if request.prompt not in expected:
-                expected[request.prompt] = _encoded(encoder, request)
-            ids = expected[request.prompt]
-            n_tokens += len(ids)
-            found = side.given[request.sampling.seed, request.sampling.temperature]
-            where = f"{name}: {side.name}: {'#'.join(key)}"
-            problems += [f"{where}: {words}" for words in _differing(attempt, ids, found)]
+            prompt = attempt.request.prompt
+            if prompt not in expected:
+                expected[prompt] = _encoded(encoder, attempt.request)
+            found = side.given[_asked(attempt)]
+            n_tokens += sum(len(given.token_ids) for given in found)
+            n_again += len(found) - 1
+            n_named += sum(given.read is not None for given in found)
+            words = _differing(attempt, expected[prompt], found)
+            problems += [f"{name}: {side.name}: {'#'.join(key)}: {each}" for each in words]
     for prompt, ids in expected.items():
-        own = own_readings.get(
-            prompt, ids
-        )  # a prompt that only the replicas were asked: no reading
+        own = server.readings.get(reading_key(prompt))
         if own != ids:
-            problems.append(f"{name}: the server itself reads {own[:8]}… instead of {ids[:8]}…")
-    both = replicas.tasks[name].attempts.keys() & server.tasks[name].attempts.keys()
-    n_attempts = [len(side.tasks[name].attempts) for side in (replicas, server)]
+            problems.append(f"{name}: the server itself reads {own and own[:8]} for {ids[:8]}")
+    ours, theirs = replicas.tasks[name].attempts, server.tasks[name].attempts
+    both = ours.keys() & theirs.keys()
     for key in both:
-        a, b = (s.given[_asked(s.tasks[name].attempts[key])] for s in (replicas, server))
-        if [each.token_ids for each in a] != [each.token_ids for each in b]:
+        a, b = replicas.given[_asked(ours[key])], server.given[_asked(theirs[key])]
+        if {given.token_ids for given in a} != {given.token_ids for given in b}:
             problems.append(f"{name}: {'#'.join(key)}: the two were given other token ids")
-    n_read = sum(
-        given.read is not None
-        for attempt in server.tasks[name].attempts.values()
-        for given in server.given[_asked(attempt)]
-    )
     print(
-        f"\n{name}: {n_attempts[0]} and {n_attempts[1]} attempts, {len(both)} of them the same "
-        f"question; {len(expected)} prompts, {n_tokens} token ids compared ({n_read} prompts named "
-        f"id by id by the server); {len(problems)} problems"
+        f"\n{name}: {len(ours)} and {len(theirs)} attempts, {len(both)} of them the same question; "
+        f"{n_again} asked again after a fault\n  {len(expected)} prompts, {n_tokens} token ids "
+        f"compared ({n_named} prompts named id by id by the server); {len(problems)} problems"
     )
     return problems
 
@@ -157,8 +144,8 @@ def _asked(attempt: Attempt) -> Asked:
 
 def _differing(attempt: Attempt, ids: tuple[int, ...], found: list[Given]) -> Iterator[str]:
     """Yield how what a model was given differs from what was to be asked."""
-    if len(found) != 1:
-        yield f"it was given {len(found)} times"
+    if not found:
+        yield "it was never given"
     for given in found:
         if given.token_ids != ids:
             yield f"it was given {len(given.token_ids)} other tokens than the {len(ids)} encoded"
@@ -173,15 +160,15 @@ def _differing(attempt: Attempt, ids: tuple[int, ...], found: list[Given]) -> It
         yield f"the stored reply counts {reply.n_prompt_tokens} prompt tokens instead of {len(ids)}"
 
 
-def _unasked(side: Side, *, n_own: int) -> Iterator[str]:
-    """Yield what a model was given that no attempt accounts for, but for the engine's own."""
+def _unasked(side: Side) -> Iterator[str]:
+    """Yield what a model was given that no attempt accounts for, but for a new client's first."""
     asked = {_asked(each) for task in side.tasks.values() for each in task.attempts.values()}
     n_attempts = sum(len(task.attempts) for task in side.tasks.values())
     if len(asked) != n_attempts:
         yield f"{side.name}: {n_attempts} attempts share {len(asked)} seeds"
-    n_others = sum(len(found) for key, found in side.given.items() if key not in asked)
-    if n_others != n_own:
-        yield f"{side.name}: {n_others} prompts of nobody, expected {n_own}"
+    others = side.given.keys() - asked - {(FIRST.sampling.seed, FIRST.sampling.temperature)}
+    if others:
+        yield f"{side.name}: {len(others)} prompts belong to no attempt"
 
 
 def _compare_texts(name: str, a: JudgedTask, b: JudgedTask) -> None:

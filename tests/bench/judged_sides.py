@@ -1,4 +1,8 @@
-"""Runs an evaluator both ways, and notes what its model was given where it arrived."""
+"""Runs an evaluator both ways, and notes what its model was given where it arrived.
+
+What is noted stays in the output folder, so that a check that is started again compares what is
+there and does what is missing.
+"""
 
 import json
 import time
@@ -12,7 +16,7 @@ from typing import Any
 import raveval
 from raveval.types import ModelRef, Prompt, Results, Sampling
 from tests.bench.judged_run import JudgedTask, read_task
-from tests.bench.observed_wire import Exchange, Wire
+from tests.bench.observed_wire import Wire
 from tests.openai_server import vllm_server
 
 CONCURRENCY = 16
@@ -38,17 +42,23 @@ Asked = tuple[int | None, float]
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two ways, after its run."""
+    """One of the two ways, after its run.
+
+    `seconds` is the wall time of the session that finished it. `readings` are the token ids that
+    the server itself makes of prompts (see `reading_key`), with its own template and tokenizer.
+    """
 
     name: str
     results: Results
     seconds: float
     tasks: Mapping[str, JudgedTask]
     given: Mapping[Asked, list[Given]]
+    readings: Mapping[str, tuple[int, ...]]
 
 
 def in_replicas(model: ModelRef, entries: list[dict[str, Any]], output: Path) -> Side:
-    notes = output / "given.jsonl"
+    """Return the side of the engine vllm."""
+    notes = output / "replicas.jsonl"
     engine = {"name": "tests.bench.observed_vllm", "notes": str(notes.absolute())}
     results, seconds = _run(model, engine, entries, output / "replicas")
     given = defaultdict(list)
@@ -57,13 +67,36 @@ def in_replicas(model: ModelRef, entries: list[dict[str, Any]], output: Path) ->
         if note["seed"] is not None:  # else a question of the engine to itself
             given[note["seed"], note["temperature"]].append(_given(note))
     read = {name: read_task(output / "replicas", name, t) for name, t in results.tasks.items()}
-    return Side("vllm in the replicas", results, seconds, read, given)
+    return Side("vllm in the replicas", results, seconds, read, given, {})
 
 
-def on_server(
-    model: ModelRef, entries: list[dict[str, Any]], output: Path
-) -> tuple[Side, dict[Prompt, tuple[int, ...]]]:
-    """Return the server's side, and what its own chat template and tokenizer make of prompts."""
+def on_server(model: ModelRef, entries: list[dict[str, Any]], output: Path) -> Side:
+    """Return the side of the engine http and vLLM's own server."""
+    readings_path = output / "readings.json"
+    if not readings_path.exists():
+        _ask_server(model, entries, output, readings_path)
+    results, seconds = _results(output / "server")
+    given = defaultdict(list)
+    for line in (output / "server.jsonl").read_text(encoding="utf-8").splitlines():
+        note = json.loads(line)
+        asked = note["asked"]
+        answered = note["answered"] if note["status"] == 200 else None
+        given[asked["seed"], asked["temperature"]].append(_given(asked, answered))
+    read = {name: read_task(output / "server", name, t) for name, t in results.tasks.items()}
+    readings = json.loads(readings_path.read_text(encoding="utf-8"))
+    return Side(
+        "http, vLLM's server",
+        results,
+        seconds,
+        read,
+        given,
+        {key: tuple(token_ids) for key, token_ids in readings.items()},
+    )
+
+
+def _ask_server(
+    model: ModelRef, entries: list[dict[str, Any]], output: Path, readings_path: Path
+) -> None:
     assert model.path is not None
     assert model.max_model_len is not None
     began = time.monotonic()
@@ -74,40 +107,47 @@ def on_server(
         kv_cache_bytes=2**30,
         step_tokens=CONCURRENCY * model.max_model_len,
     )
-    with served as url, Wire(url) as wire:
-        print(f"vLLM's server is up after {time.monotonic() - began:.0f} s")
-        engine = {
-            "name": "http",
-            "base_url": wire.url,
-            "api": "completions",
-            "concurrency": CONCURRENCY,
+    with served as url, Wire(url, output / "server.jsonl") as wire:
+        print(f"vLLM's server is up after {time.monotonic() - began:.0f} s", flush=True)
+        engine: dict[str, Any] = {"name": "http", "base_url": wire.url, "api": "completions"}
+        engine |= {"concurrency": CONCURRENCY}
+        results, _ = _run(model, engine, entries, output / "server")
+        readings = {
+            reading_key(attempt.request.prompt): attempt.request.prompt
+            for name, task in results.tasks.items()
+            for attempt in read_task(output / "server", name, task).attempts.values()
         }
-        results, seconds = _run(model, engine, entries, output / "server")
-        read = {name: read_task(output / "server", name, t) for name, t in results.tasks.items()}
-        prompts = {a.request.prompt for task in read.values() for a in task.attempts.values()}
-        readings = {prompt: _own_reading(url, model.path, prompt) for prompt in prompts}
-    given = defaultdict(list)
-    for exchange in wire.exchanges:
-        asked = exchange.asked
-        given[asked["seed"], asked["temperature"]].append(_given(asked, exchange))
-    return Side("http, vLLM's server", results, seconds, read, given), readings
+        found = {key: _own_reading(url, model.path, prompt) for key, prompt in readings.items()}
+    readings_path.write_text(json.dumps(found), encoding="utf-8")
 
 
 def _run(
     model: ModelRef, engine: dict[str, Any], entries: list[dict[str, Any]], output: Path
 ) -> tuple[Results, float]:
-    """Return the results of a run from nothing, and its wall seconds."""
-    began = time.monotonic()
-    evaluate = {
-        "model": {"path": model.path, "max_model_len": model.max_model_len},
-        "engine": engine,
-        "tasks": entries,
-    }
-    config = {"evaluate": evaluate, "run": {"output": str(output)}}
-    return raveval.run(config, say=lambda line: print(line, flush=True)), time.monotonic() - began
+    """Return the results of a run, and the wall seconds of the session that finished it."""
+    clock = output.with_suffix(".seconds")
+    if not clock.exists():
+        evaluate = {
+            "model": {"path": model.path, "max_model_len": model.max_model_len},
+            "engine": engine,
+            "tasks": entries,
+        }
+        began = time.monotonic()
+        raveval.run(
+            {"evaluate": evaluate, "run": {"output": str(output)}},
+            say=lambda line: print(line, flush=True),
+        )
+        clock.write_text(str(time.monotonic() - began), encoding="utf-8")
+    return _results(output)
 
 
-def _given(asked: Mapping[str, Any], exchange: Exchange | None = None) -> Given:
+def _results(output: Path) -> tuple[Results, float]:
+    seconds = float(output.with_suffix(".seconds").read_text(encoding="utf-8"))
+    return raveval.load_results(output), seconds
+
+
+def _given(asked: Mapping[str, Any], answered: Mapping[str, Any] | None = None) -> Given:
+    token_ids = tuple(asked["prompt"])
     sampling = Sampling(
         max_output_tokens=asked["max_tokens"],
         temperature=asked["temperature"],
@@ -116,29 +156,31 @@ def _given(asked: Mapping[str, Any], exchange: Exchange | None = None) -> Given:
         stop=tuple(asked.get("stop") or ()),
         seed=asked["seed"],
     )
-    if exchange is None or exchange.status != 200:
-        return Given(tuple(asked["prompt"]), sampling)
-    answered = exchange.answered
+    if answered is None:
+        return Given(token_ids, sampling)
     read = answered["choices"][0].get("prompt_token_ids")
     return Given(
-        tuple(asked["prompt"]),
+        token_ids,
         sampling,
         counted=answered["usage"]["prompt_tokens"],
         read=None if read is None else tuple(read),
     )
 
 
-def _own_reading(url: str, model: str, prompt: Prompt) -> tuple[int, ...]:
-    """Return the token ids that the server itself makes of a prompt, with its own template."""
-    body: dict[str, Any] = {"model": model}
+def reading_key(prompt: Prompt) -> str:
+    """Return a prompt in the form in which the server is asked for its tokens, as JSON."""
     if isinstance(prompt, str):
-        body["prompt"] = prompt
-    else:
-        body["messages"] = [{"role": turn.role, "content": turn.content} for turn in prompt]
+        return json.dumps({"prompt": prompt})
+    turns = [{"role": turn.role, "content": turn.content} for turn in prompt]
+    return json.dumps({"messages": turns})
+
+
+def _own_reading(url: str, model: str, prompt: Prompt) -> tuple[int, ...]:
+    body = {"model": model, **json.loads(reading_key(prompt))}
     request = urllib.request.Request(
         f"{url.removesuffix('/v1')}/tokenize",
         json.dumps(body).encode(),
         {"Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=60) as answer:
+    with urllib.request.urlopen(request, timeout=600) as answer:
         return tuple(json.load(answer)["tokens"])

@@ -1,13 +1,17 @@
-"""A proxy on this machine that notes what is sent to a model server, and what it answers."""
+"""A proxy on this machine that notes what is sent to a model server, and what it answers.
+
+Notes are added to a file, one JSON object a line: `asked`, `status`, `answered`.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import threading
 import urllib.parse
-from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from typing_extensions import override
@@ -15,24 +19,15 @@ from typing_extensions import override
 _TIMEOUT_SECONDS = 3600.0
 
 
-@dataclass(frozen=True)
-class Exchange:
-    """One prompt as it was sent, and the answer as it came: JSON objects."""
-
-    asked: dict[str, Any]
-    status: int
-    answered: Any
-
-
 class Wire:
-    """Hands everything on to a server; what is posted is kept in `exchanges`, in the order of the
-    answers. `url` is where the API begins for those who ask through it.
+    """Hands everything on to a server; what is posted is noted once it is answered.
+
+    `url` is where the API begins for those who ask through it.
     """
 
-    def __init__(self, server_url: str) -> None:
-        self.exchanges: list[Exchange] = []
+    def __init__(self, server_url: str, notes: Path) -> None:
+        lock = threading.Lock()
         server = urllib.parse.urlsplit(server_url)
-        wire = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -55,13 +50,19 @@ class Wire:
                 finally:
                     connection.close()
                 if body is not None:
-                    exchange = Exchange(json.loads(body), answer.status, json.loads(content))
-                    wire.exchanges.append(exchange)
-                self.send_response(answer.status)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+                    self._note(body, answer.status, content)
+                with contextlib.suppress(ConnectionError):  # a replica may be gone by now
+                    self.send_response(answer.status)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content)
+
+            def _note(self, body: bytes, status: int, content: bytes) -> None:
+                note = {"asked": json.loads(body), "status": status}
+                note["answered"] = json.loads(content)
+                with lock, notes.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(note) + "\n")
 
             @override
             def log_message(self, format: str, *args: Any) -> None:
