@@ -173,6 +173,24 @@ def _finished(work: _Begun) -> Results:
     return _write_results(work.run.directory, work.manifest)
 
 
+def is_done(config: Config, *, say: Say = _silent) -> bool:
+    """Whether a run was carried out to its end, and nothing that moves its numbers has changed.
+
+    Raises:
+        Refused: as `run`.
+    """
+    checked = load_config(config)
+    directory = RunDirectory(checked.run.output)
+    if directory.read_manifest() is None or not (directory.path / "results.json").exists():
+        return False
+    planned = make_plan(checked, say=say)
+    wanted = {task.name: task.score_fingerprint for task in planned.tasks}
+    return all(
+        directory.finished(shard, score_fingerprint=wanted[shard.task]) is not None
+        for shard in planned.shards()
+    )
+
+
 def plan(config: Config, *, say: Say = _silent) -> Plan:
     """Check a config and say what it would do, without loading a model or writing anything.
 
@@ -192,6 +210,11 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
     """
     run_directory = RunDirectory(directory)
     manifest = _manifest(run_directory)
+    if "imported" in manifest:
+        raise DataError(
+            f"{directory}: was imported, and holds no replies; import the file again "
+            f"({manifest['imported']['file']})"
+        )
     with run_directory.held():
         for entry in manifest["tasks"].values():
             spec = task_spec(entry)
@@ -292,7 +315,6 @@ def _write_results(directory: RunDirectory, manifest: Mapping[str, Any]) -> Resu
     results = reduce_run(directory, manifest)
     directory.write_text("results.json", report.to_json(results))
     directory.write_text("report.md", report.to_markdown(results))
-    directory.write_text("report.html", report.to_html(results))
     directory.write_text("report.html", report.to_html(results))
     return results
 

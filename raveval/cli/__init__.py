@@ -14,7 +14,9 @@ from raveval.cli.app import app, failures_in_words
 # Importing a module registers its commands, and the help shows them in this order.
 from raveval.cli import running  # noqa: F401 # isort: skip
 from raveval.cli import submission  # noqa: F401 # isort: skip
+from raveval.cli import sweeping  # noqa: F401 # isort: skip
 from raveval.cli import numbers  # noqa: F401 # isort: skip
+from raveval.cli import exchange  # noqa: F401 # isort: skip
 from raveval.cli import catalog  # noqa: F401 # isort: skip
 
 __all__ = ["app", "main"]

@@ -16,10 +16,11 @@ import random
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 from raveval.engines import Capability, Engine, EngineDied
-from raveval.errors import ConfigError
+from raveval.errors import ConfigError, ModelError
 from raveval.types import (
     ChoiceScores,
     Completion,
@@ -52,12 +53,15 @@ class Options:
         latency_seconds: how long each reply takes.
         max_model_len: context, where the model gives none.
         seed: another seed is another model.
+        by_model: whether another name of the model is another model too, and one that is no
+            model is refused.
     """
 
     script: str = ""
     latency_seconds: float = 0.0
     max_model_len: int = 4096
     seed: int = 0
+    by_model: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,17 @@ def count_tokens(text: Prompt) -> int:
 
 
 def encoder(model: ModelRef, options: Options) -> ScriptedEncoder:
-    """Return the counter of tokens; the model's own length wins over the option's."""
+    """Return the counter of tokens; the model's own length wins over the option's.
+
+    Raises:
+        ModelError: `by_model`, and the model is a path without one.
+    """
+    if (
+        options.by_model
+        and model.path is not None
+        and not (Path(model.path) / "config.json").is_file()
+    ):
+        raise ModelError(f"{model.path}: no model here (no config.json)")
     return ScriptedEncoder(model.max_model_len or options.max_model_len)
 
 
@@ -104,8 +118,10 @@ def start(model: ModelRef, options: Options) -> Engine:
     """
     counts = encoder(model, options)
 
+    seed = f"{options.seed} {model.name}" if options.by_model else options.seed
+
     def fixed(request: Request) -> Reply:
-        return default_reply(request, seed=options.seed, max_model_len=counts.max_model_len)
+        return default_reply(request, seed=seed, max_model_len=counts.max_model_len)
 
     script = _load(options.script) if options.script else fixed
     return ScriptedEngine(script, options, max_model_len=counts.max_model_len)
@@ -149,7 +165,7 @@ class ScriptedEngine:
         self._is_open = False
 
 
-def default_reply(request: Request, *, seed: int = 0, max_model_len: int = 4096) -> Reply:
+def default_reply(request: Request, *, seed: int | str = 0, max_model_len: int = 4096) -> Reply:
     """Return the fixed pseudo-random reply to a request; its key does not matter."""
     failure = _refusal(request, max_model_len)
     if failure is not None:
@@ -180,7 +196,7 @@ def _refusal(request: Request, max_model_len: int) -> Failure | None:
     return None
 
 
-def _completion(request: Generate, seed: int, max_model_len: int) -> Completion:
+def _completion(request: Generate, seed: int | str, max_model_len: int) -> Completion:
     """Answer in words of the prompt, so that some answers share words with the references."""
     sampling = request.sampling
     used = seed if sampling.temperature == 0 else (seed, sampling.seed)
@@ -201,7 +217,7 @@ def _completion(request: Generate, seed: int, max_model_len: int) -> Completion:
     )
 
 
-def _choice_scores(request: ScoreChoices, seed: int, max_model_len: int) -> ChoiceScores:
+def _choice_scores(request: ScoreChoices, seed: int | str, max_model_len: int) -> ChoiceScores:
     n_tokens = tuple(count_tokens(continuation) for continuation in request.continuations)
     contexts = [request.context]
     if request.unconditional_context is not None:
@@ -226,7 +242,7 @@ def _choice_scores(request: ScoreChoices, seed: int, max_model_len: int) -> Choi
     )
 
 
-def _document_score(request: ScoreDocument, seed: int, max_model_len: int) -> DocumentScore:
+def _document_score(request: ScoreDocument, seed: int | str, max_model_len: int) -> DocumentScore:
     source = _source("document", seed, request.text)
     n_tokens = count_tokens(request.text)
     window = max_model_len - 1

@@ -11,8 +11,9 @@ from raveval.report.differences import (
     print_comparison,
 )
 from raveval.report.files import from_json, measurement_to_json, to_csv, to_json
-from raveval.report.html import to_html
+from raveval.report.html import sweep_to_html, to_html
 from raveval.report.render import print_measurement, print_table, to_markdown
+from raveval.report.sweeps import print_sweep, sweep_to_markdown
 
 __all__ = [
     "comparison_to_csv",
@@ -22,7 +23,10 @@ __all__ = [
     "measurement_to_json",
     "print_comparison",
     "print_measurement",
+    "print_sweep",
     "print_table",
+    "sweep_to_html",
+    "sweep_to_markdown",
     "to_csv",
     "to_html",
     "to_json",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING
 
@@ -78,23 +78,32 @@ def difference_table(comparison: Comparison) -> Table:
     columns = [Column("Task", "name")]
     if has_runs:
         columns.append(Column("Run", "name"))
-    columns += [
-        Column("Metric", "name"),
-        Column("↑/↓", "text"),
-        *(Column(title, "number") for title in ("Baseline", "Value", "Difference")),
-        Column("95 % interval", "text"),
-        *(Column(title, "number") for title in ("p", "p (Holm)", "Pairs", "Discordant")),
-        Column("Detectable", "number"),
-        Column("Test", "text"),
-        Column("Verdict", "text"),
-    ]
     rows = []
     for pairing in comparison.pairings:
         labels = (plain(pairing.task), *([plain(pairing.run)] if has_runs else []))
         for difference in _ordered(comparison, pairing):
             rows.append((*labels, *_cells(difference)))
             labels = ("",) * len(labels)
-    return Table(columns, rows)
+    return Table([*columns, *_COLUMNS], rows)
+
+
+_COLUMNS = (
+    Column("Metric", "name"),
+    Column("↑/↓", "text"),
+    *(Column(title, "number") for title in ("Baseline", "Value", "Difference")),
+    Column("95 % interval", "text"),
+    *(Column(title, "number") for title in ("p", "p (Holm)", "Pairs", "Discordant")),
+    Column("Detectable", "number"),
+    Column("Test", "text"),
+    Column("Verdict", "text"),
+)
+
+
+def difference_rows(
+    differences: Sequence[Difference],
+) -> tuple[tuple[Column, ...], list[tuple[str, ...]]]:
+    """Return the columns of a table of differences, and the cells of each."""
+    return _COLUMNS, [_cells(difference) for difference in differences]
 
 
 def _ordered(comparison: Comparison, pairing: Pairing) -> list[Difference]:
@@ -119,7 +128,7 @@ def _cells(d: Difference) -> tuple[str, ...]:
         interval_text(_shown(d, d.difference)),
         p_text(d.p),
         p_text(d.p_holm),
-        str(d.n),
+        "" if d.is_unpaired else str(d.n),
         discordant,
         "" if d.detectable is None else _in_points(value_text(_shown(d, d.detectable))),
         _test_text(d),
@@ -160,11 +169,13 @@ def _test_text(d: Difference) -> str:
         return f"t, {d.n_units} clusters"
     if d.test == "paired-bootstrap":
         return f"bootstrap, {d.n_replicates}"
+    if d.is_unpaired:
+        return "z, unpaired"
     return "McNemar, exact" if d.test == "mcnemar-exact" else plain(d.test or "")
 
 
 def _verdict_text(d: Difference) -> str:
-    is_unadjusted = d.p is not None and d.p_holm is None and d.n_differing > 0
+    is_unadjusted = d.p is not None and d.p_holm is None and not d.is_identical
     return f"({d.verdict})" if is_unadjusted else str(d.verdict)
 
 
@@ -211,10 +222,13 @@ def _pairing_lines(comparison: Comparison, pairing: Pairing) -> Iterator[str]:
     missing = "".join(f"; {n} {what}" for what, n in counts.items() if n)
     if missing:
         missing += "; all values are those of the pairs"
-    yield f"{where}: {pairing.n_paired} examples paired{clusters}{missing}"
+    if pairing.is_paired:
+        yield f"{where}: {pairing.n_paired} examples paired{clusters}{missing}"
+    else:
+        yield f"{where}: compared by the two standard errors alone, which shows less than pairs do"
     found = [d for d in comparison.differences if (d.task, d.run) == (pairing.task, pairing.run)]
     tested = [d for d in found if d.p is not None]
-    if tested and not any(d.n_differing for d in tested):
+    if tested and all(d.is_identical for d in tested):
         yield f"{where}: the runs have the same scores on every paired example"
     untested = [d for d in found if d.p is None and d.difference is not None]
     reasons = [f"{plain(d.metric)} ({plain(d.reason)})" for d in untested if d.reason]

@@ -150,6 +150,8 @@ def coverage_text(coverage: Coverage) -> str:
         f"{n} {SCORED_WITH_A_REMARK[kind]}"
         for kind, n in counts(coverage, SCORED_WITH_A_REMARK).items()
     ]
+    if not coverage.by_status:
+        return "how many examples there were is not known"
     scored = f"{coverage.n_scored} of {coverage.n_attempted} scored"
     return "; ".join([scored, *missing, *remarks])
 
@@ -189,13 +191,13 @@ def _scalars(settings: Mapping[str, object], prefix: str = "") -> Iterator[tuple
 def _task_rows(name: str, task: TaskResults) -> Iterator[tuple[str, ...]]:
     """Yield a task's rows; its name and shots stand on the first one only."""
     coverage = task.coverage
-    scored = f"{coverage.n_scored}/{coverage.n_attempted}"
-    labels = (plain(name), str(task.num_fewshot))
+    scored = f"{coverage.n_scored}/{coverage.n_attempted}" if coverage.by_status else UNDEFINED
+    labels = (plain(name), "" if task.num_fewshot is None else str(task.num_fewshot))
     for metric, value in _with_macro(task):
-        if metric.startswith(_MACRO):
+        if metric.startswith(_MACRO) and metric not in task.metrics:
             yield ("", "", *_value_cells(metric, value), f"{value.n} group{'s' * (value.n != 1)}")
             continue
-        differs = value.value is not None and value.n != coverage.n_scored
+        differs = value.value is not None and value.n not in (0, coverage.n_scored)
         rests_on = f"{scored} (n = {value.n})" if differs else scored
         yield (*labels, *_value_cells(metric, value), rests_on)
         labels = ("", "")

@@ -8,13 +8,18 @@ no script, and forbids both to whatever text of models and data might bring alon
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from raveval.report.html.page import Lines, Page, Section, to_text
 from raveval.report.html.run_page import model_name, run_page
+from raveval.report.html.sweep_page import sweep_page
 from raveval.report.numbers import plain
 from raveval.types import Results
 
-__all__ = ["to_html"]
+if TYPE_CHECKING:
+    from raveval.sweep import SweepResults
+
+__all__ = ["sweep_to_html", "to_html"]
 
 
 def to_html(results: Results) -> str:
@@ -23,6 +28,11 @@ def to_html(results: Results) -> str:
     A page that cannot be made says why, and where the numbers are: they are never lost for it.
     """
     return _text(lambda: run_page(results), model_name(results.model), "results.json")
+
+
+def sweep_to_html(results: SweepResults) -> str:
+    """Return report.html of a sweep; where it cannot be made, a page that says so."""
+    return _text(lambda: sweep_page(results), "Sweep", "sweep.json")
 
 
 def _text(make: Callable[[], Page], title: str, numbers: str) -> str:

@@ -1,0 +1,47 @@
+"""The command of many checkpoints: sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from raveval.cli.app import EXIT_FAILED, EXIT_MISSING_EXAMPLES, command, console, say
+
+
+@command("sweep")
+def _sweep(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A sweep file.")],
+    parallel: Annotated[
+        int | None, typer.Option("--parallel", help="How many checkpoints are under way at once.")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Wait for more checkpoints to appear.")
+    ] = False,
+) -> None:
+    """Evaluate many checkpoints of a training run, each as a run of its own.
+
+    The same command again evaluates what is missing. Exit code 3: a checkpoint failed, or examples
+    are missing; 1: no checkpoint could be evaluated.
+    """
+    from dataclasses import replace
+
+    from raveval import report
+    from raveval.sweep import load_sweep, sweep
+
+    checked = load_sweep(config)
+    if parallel is not None:
+        checked = replace(checked, parallel=parallel)
+    if watch:
+        checked = replace(checked, watch=True)
+    results = sweep(checked, say=say)
+    report.print_sweep(results, console())
+    print(f"results: {checked.output / 'sweep.json'}")
+    print(f"report:  {checked.output / 'report.html'}")
+    for failed in results.failed:
+        say(f"failed: {failed.name}: {failed.message}")
+    if results.checkpoints and len(results.failed) == len(results.checkpoints):
+        raise typer.Exit(EXIT_FAILED)
+    if not results.is_complete:
+        raise typer.Exit(EXIT_MISSING_EXAMPLES)

@@ -1,0 +1,92 @@
+"""The page of a sweep: curves over training, checkpoints in a table, and which changes are real."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import raveval
+from raveval.report.html.page import Block, Figures, Fold, Lines, Note, Page, Section
+from raveval.report.html.sweep_figures import (
+    CURVE_NOTE,
+    DIFFERENCE_NOTE,
+    curve_figures,
+    difference_figures,
+)
+from raveval.report.numbers import plain
+from raveval.report.sweeps import (
+    BEST_NOTE,
+    FROM_BEST,
+    FROM_PREVIOUS,
+    change_table,
+    missing_lines,
+    sweep_table,
+)
+from raveval.report.tables import Column, Table
+
+if TYPE_CHECKING:
+    from raveval.comparison import Difference
+    from raveval.sweep import SweepResults
+
+
+def sweep_page(results: SweepResults) -> Page:
+    """Return the report of a sweep as a page."""
+    n_done = sum(each.results is not None for each in results.checkpoints)
+    verdict = f"{n_done} of {len(results.checkpoints)} checkpoints evaluated"
+    if results.failed:
+        verdict += f"; failed: {', '.join(plain(each.name) for each in results.failed)}"
+    steps = [each.step for each in results.checkpoints if each.step is not None]
+    facts = [f"raveval {raveval.__version__}"]
+    if steps:
+        facts.insert(0, f"training steps {min(steps)} to {max(steps)}")
+    return Page("Sweep", facts, verdict, results.is_complete, list(_sections(results)))
+
+
+def _sections(results: SweepResults) -> Iterator[Section]:
+    yield Section("Results", list(_result_blocks(results)))
+    missing = missing_lines(results)
+    if missing or results.remarks:
+        yield Section("What is missing", [Lines([*missing, *map(plain, results.remarks)])])
+    if results.from_previous:
+        yield Section(FROM_PREVIOUS, list(_change_blocks(results.from_previous)))
+    if results.from_best:
+        blocks = list(_change_blocks(results.from_best))
+        yield Section(FROM_BEST, [*blocks, Note(BEST_NOTE)])
+    yield Section("Cost", [_cost_table(results)])
+
+
+def _result_blocks(results: SweepResults) -> Iterator[Block]:
+    stepped = [each for each in results.checkpoints if each.step is not None]
+    if len(stepped) > 1:
+        steps = [float(each.step or 0) for each in stepped]
+        yield Figures(curve_figures(steps, [each.results for each in stepped]))
+        yield Note(CURVE_NOTE)
+    yield sweep_table(results)
+
+
+def _change_blocks(differences: tuple[Difference, ...]) -> Iterator[Block]:
+    several = len({d.task for d in differences}) > 1
+    figures = difference_figures(differences, lambda d: f"{d.task}: {d.run}" if several else d.run)
+    yield Figures(figures)
+    yield Note(DIFFERENCE_NOTE)
+    yield Fold("All of them as a table", [change_table(differences)])
+
+
+def _cost_table(results: SweepResults) -> Table:
+    rows = []
+    for each in results.checkpoints:
+        tasks = {} if each.results is None else each.results.tasks
+        usages = [u for task in tasks.values() for u in (task.usage, task.judge_usage) if u]
+        rows.append(
+            (
+                plain(each.name),
+                str(each.state),
+                str(sum(usage.n_prompt_tokens for usage in usages)),
+                str(sum(usage.n_output_tokens for usage in usages)),
+                f"{sum(usage.engine_seconds for usage in usages):.1f}",
+                f"{each.seconds:.0f}" if each.seconds else "",
+            )
+        )
+    numbers = ("Prompt tokens", "Output tokens", "Engine seconds", "Seconds in all")
+    columns = (Column("Checkpoint", "name"), Column("State", "text"))
+    return Table([*columns, *(Column(title, "number") for title in numbers)], rows)

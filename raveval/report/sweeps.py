@@ -1,0 +1,87 @@
+"""How a sweep looks: checkpoints and their numbers, what failed, and which changes are real."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from raveval.report.checkpoints import checkpoint_table
+from raveval.report.differences import difference_rows
+from raveval.report.numbers import plain
+from raveval.report.render import escaped, markdown_table, print_cells, print_line
+from raveval.report.tables import Column, Table, coverage_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from raveval.comparison import Difference
+    from raveval.sweep import SweepResults
+
+FROM_PREVIOUS = "Changes from the checkpoint before"
+FROM_BEST = "Differences from the best checkpoint"
+BEST_NOTE = (
+    "The best checkpoint of a task was chosen by the same examples, so these differences are a "
+    "little too large."
+)
+
+
+def print_sweep(results: SweepResults, console: Console) -> None:
+    """Print the table of checkpoints, what failed, and the changes from one to the next."""
+    print_cells(sweep_table(results), console)
+    if results.from_previous:
+        print_line(console, f"{FROM_PREVIOUS} (paired, p adjusted by Holm's method):")
+        print_cells(change_table(results.from_previous), console)
+    for line in (*missing_lines(results), *map(plain, results.remarks)):
+        print_line(console, line)
+
+
+def sweep_to_markdown(results: SweepResults) -> str:
+    """Return report.md of a sweep."""
+    parts = ["# Sweep", markdown_table(sweep_table(results))]
+    for title, differences in (
+        (FROM_PREVIOUS, results.from_previous),
+        (FROM_BEST, results.from_best),
+    ):
+        if differences:
+            parts += [f"## {title}", markdown_table(change_table(differences))]
+            parts += [BEST_NOTE] if title is FROM_BEST else []
+    lines = [*missing_lines(results), *map(plain, results.remarks)]
+    if lines:
+        parts += ["## Remarks", "\n".join(f"- {escaped(line)}" for line in lines)]
+    return "\n\n".join(parts) + "\n"
+
+
+def sweep_table(results: SweepResults) -> Table:
+    """Return a row for each checkpoint: what became of it, and the numbers its tasks are quoted by.
+
+    The name of one that failed stands with "failed", and its numbers are undefined.
+    """
+    labels = {
+        f"{each.name} (failed)" if each.results is None else each.name: each.results
+        for each in results.checkpoints
+    }
+    return checkpoint_table(labels)
+
+
+def change_table(differences: Sequence[Difference]) -> Table:
+    """Return a row for each difference, as `raveval compare` shows it."""
+    columns, rows = difference_rows(differences)
+    labelled = [
+        (plain(d.task), plain(d.run), *row) for d, row in zip(differences, rows, strict=True)
+    ]
+    return Table([Column("Task", "name"), Column("Checkpoint", "name"), *columns], labelled)
+
+
+def missing_lines(results: SweepResults) -> list[str]:
+    """Say which checkpoints failed and why, and of which examples are missing."""
+    lines = []
+    for each in results.checkpoints:
+        if each.results is None:
+            lines.append(f"{plain(each.name)}: {each.state}: {plain(each.message, limit=1000)}")
+            continue
+        lines += [
+            f"{plain(each.name)}: {plain(task)}: {coverage_text(found.coverage)}"
+            for task, found in each.results.tasks.items()
+            if found.coverage.n_scored < found.coverage.n_attempted
+        ]
+    return lines

@@ -1,0 +1,184 @@
+"""What a sweep found out: each checkpoint's numbers, and which changes between them are real."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from raveval import runner
+from raveval.comparison import Difference, compare, verdict_of
+from raveval.comparison.paired import holm
+from raveval.errors import DataError, RavevalError
+from raveval.metrics._headline import primary
+from raveval.sweep.schedule import Outcome, State
+from raveval.types import Estimate, Results
+
+
+@dataclass(frozen=True, slots=True)
+class SweptCheckpoint:
+    """A checkpoint of a sweep.
+
+    Attributes:
+        name, step, place: what it is called, its training step, where it lies.
+        state: what became of it; `message` says why it failed.
+        seconds: that its process took, the judge's part not counted.
+        results: its numbers; None where it failed.
+    """
+
+    name: str
+    step: int | None
+    place: str
+    state: State
+    message: str
+    seconds: float
+    results: Results | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResults:
+    """A sweep's checkpoints by step, and paired differences between them.
+
+    `from_previous` compares each checkpoint with the one before it, `from_best` with the best one,
+    each task by the one estimate that it is quoted by. p-values are Holm's over each of the two
+    families. The best is chosen by the same examples: differences from it are a little too large.
+    `remarks` say what could not be compared.
+    """
+
+    checkpoints: tuple[SweptCheckpoint, ...]
+    from_previous: tuple[Difference, ...] = ()
+    from_best: tuple[Difference, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> list[SweptCheckpoint]:
+        """The checkpoints without numbers because something went wrong."""
+        return [each for each in self.checkpoints if each.state is State.FAILED]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every checkpoint was evaluated, and each of its examples scored."""
+        done = [each.results for each in self.checkpoints if each.results is not None]
+        return len(done) == len(self.checkpoints) and all(each.is_complete for each in done)
+
+
+Comparisons = dict[tuple[str, str, str], Difference | str | None]
+"""The differences of pairs by (first, second, task): why there is none, or None, where not."""
+
+
+def collect(
+    output: Path, outcomes: Sequence[Outcome], *, known: Comparisons | None = None
+) -> SweepResults:
+    """Read what the runs of a sweep found, and compare them.
+
+    `known` keeps the comparisons for the next call: a run that is done does not change.
+    """
+    known = {} if known is None else known
+    ordered = sorted(outcomes, key=lambda o: (o.checkpoint.step is None, o.checkpoint.step or 0))
+    checkpoints = tuple(_checkpoint(output, outcome) for outcome in ordered)
+    done = [each for each in checkpoints if each.results is not None]
+    from_previous, from_best, remarks = list[Difference](), list[Difference](), list[str]()
+    tasks = dict.fromkeys(name for each in done if each.results for name in each.results.tasks)
+    for task in tasks:
+        having = [each for each in done if each.results and task in each.results.tasks]
+        pairs = list(itertools.pairwise(having))
+        from_previous += _differences(output, task, pairs, known, remarks)
+        best = _best(task, having)
+        if best is not None:
+            others = [(best, each) for each in having if each is not best]
+            from_best += _differences(output, task, others, known, remarks)
+    return SweepResults(
+        checkpoints, _adjusted(from_previous), _adjusted(from_best), tuple(dict.fromkeys(remarks))
+    )
+
+
+def _checkpoint(output: Path, outcome: Outcome) -> SweptCheckpoint:
+    results = None
+    if outcome.state in (State.DONE, State.UNCHANGED):
+        try:
+            results = runner.load_results(output / outcome.checkpoint.name)
+        except DataError as exc:
+            outcome = replace(outcome, state=State.FAILED, message=str(exc))
+    checkpoint = outcome.checkpoint
+    return SweptCheckpoint(
+        checkpoint.name,
+        checkpoint.step,
+        checkpoint.place,
+        outcome.state,
+        outcome.message,
+        outcome.seconds,
+        results,
+    )
+
+
+def _differences(
+    output: Path,
+    task: str,
+    pairs: Sequence[tuple[SweptCheckpoint, SweptCheckpoint]],
+    known: Comparisons,
+    remarks: list[str],
+) -> list[Difference]:
+    """Return how the second of each pair differs from the first, by the task's quoted estimate."""
+    found = []
+    for a, b in pairs:
+        place = (a.name, b.name, task)
+        if place not in known:
+            known[place] = _difference(output, *place)
+        difference = known[place]
+        if isinstance(difference, str):
+            remarks.append(difference)
+        elif difference is not None:
+            found.append(difference)
+    return found
+
+
+def _difference(output: Path, a: str, b: str, task: str) -> Difference | str | None:
+    try:
+        compared = compare([output / a, output / b], tasks=[task])
+    except RavevalError as exc:
+        return str(exc)
+    name = primary(d.metric for d in compared.differences)
+    return next((replace(d, run=b) for d in compared.differences if d.metric == name), None)
+
+
+def _adjusted(differences: Sequence[Difference]) -> tuple[Difference, ...]:
+    """Return the differences with Holm's correction over all of them, and what it makes of them."""
+    adjusted = iter(holm([d.p for d in differences if d.p is not None]))
+    family = [replace(d, p_holm=None if d.p is None else next(adjusted)) for d in differences]
+    return tuple(replace(d, verdict=verdict_of(d)) for d in family)
+
+
+def _best(task: str, checkpoints: Sequence[SweptCheckpoint]) -> SweptCheckpoint | None:
+    """Return the checkpoint with the best value of the task's quoted estimate."""
+    known = [(each, _quoted(each, task)) for each in checkpoints]
+    ranked = [(each, found) for each, found in known if found and found.value is not None]
+    if not ranked or ranked[0][1].higher_is_better is None:
+        return None
+    sign = 1.0 if ranked[0][1].higher_is_better else -1.0
+    return max(ranked, key=lambda pair: sign * (pair[1].value or 0.0))[0]
+
+
+def _quoted(checkpoint: SweptCheckpoint, task: str) -> Estimate | None:
+    metrics = {} if checkpoint.results is None else checkpoint.results.tasks[task].metrics
+    name = primary(metrics)
+    return None if name is None else metrics[name]
+
+
+def to_json(results: SweepResults) -> str:
+    """Return sweep.json: what became of each checkpoint, and the differences; strict JSON.
+
+    The numbers of a checkpoint stand in its own results.json.
+    """
+    content: dict[str, Any] = {
+        "checkpoints": [
+            {key: value for key, value in asdict(each).items() if key != "results"}
+            for each in results.checkpoints
+        ],
+        "from_previous": [asdict(each) for each in results.from_previous],
+        "from_best": [asdict(each) for each in results.from_best],
+        "remarks": list(results.remarks),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
