@@ -222,7 +222,8 @@ class Preference:
                 table[_SAID[judge], _SAID[human]] += count
         if not table.any():
             return {}
-        sides = (Categories(name, ("a", "tie", "b")) for name in ("judge", "human"))
+        labels = ("a", "tie", "b")
+        sides = Categories("judge", labels), Categories("human", labels)
         return {"verdict_by_preferred": CountTable(*sides, tuple(map(tuple, table.tolist())))}
 
     def contributions(self, records: pa.Table) -> Mapping[str, Contribution]:
