@@ -141,22 +141,16 @@ def _with_clusters(tables: tuple[pa.Table, pa.Table]) -> tuple[pa.Table, pa.Tabl
 
 def _check_same_examples(found: Paired, protocol: str, *, only: int) -> None:
     for name in _SAME_EXAMPLE.get(protocol, ()):
-        a, b = (_known(table, name) for table in (found.a, found.b))
-        if a is None or b is None:
+        if name not in found.a.column_names or name not in found.b.column_names:
             continue
+        both = pc.and_(found.a[name].is_valid(), found.b[name].is_valid())
+        a, b = (table.filter(both).select([name]) for table in (found.a, found.b))
         n_other = int(differing(a, b).sum())
         if n_other:
             raise Unpairable(
                 f"{only} examples have the same ids, but of {n_other} of them {name} differs: "
                 "other examples, or another order of the choices"
             )
-
-
-def _known(table: pa.Table, name: str) -> pa.Table | None:
-    """Return a column as a table; None where it is not there or holds nothing."""
-    if name not in table.column_names or table[name].null_count == len(table):
-        return None
-    return table.select([name])
 
 
 def _prompt_remark(a: OpenRun, b: OpenRun, task: str) -> str:
