@@ -16,13 +16,11 @@ from raveval.comparison import Difference, Verdict
 from raveval.metrics import _intervals as intervals
 from raveval.report.checkpoints import checkpoint_table, trajectories
 from raveval.report.html.canvas import WIDTH, Ink, canvas, shortened, text_width
+from raveval.report.html.count_figures import Joint, heat_map, histogram
 from raveval.report.html.figures import (
     Axis,
     IntervalRow,
-    Joint,
     Series,
-    heat_map,
-    histogram,
     training_curve,
 )
 from raveval.report.html.figures import intervals as forest

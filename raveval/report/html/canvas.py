@@ -1,8 +1,8 @@
 """A canvas measured in CSS pixels, and its way into an HTML page as inline SVG.
 
-Whatever is drawn, matplotlib draws it; this is the one module that imports it, and only once there
-is something to draw. Colours are names of CSS variables, so that a page can be light or dark, and
-text stays text: it is read aloud, found, copied, and set in the page's own font.
+Whatever is drawn, matplotlib draws it; it is imported only once there is something to draw. Colours
+are names of CSS variables, so that a page can be light or dark, and text stays text: it is found,
+copied, and set in the page's own font.
 """
 
 from __future__ import annotations

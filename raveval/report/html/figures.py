@@ -1,4 +1,4 @@
-"""Figures as inline SVG, each a pure function of plain values.
+"""Forest plots and curves as inline SVG, each a pure function of plain values.
 
 Every one is as wide as a phone's screen (`canvas.WIDTH`) and as high as it needs. Text that comes
 from models or data is drawn as text, which matplotlib and the XML writer escape.
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 Scale = Literal["percent", "points", "linear", "log"]
 """How an axis counts: fractions as percents, their differences as points, the rest as it is."""
 
-_AXIS = 31
+AXIS_HEIGHT = 31
 """Pixels below axes, for the labels of ticks and of the axis."""
 
 _LEGEND = 18
-_GAP = 8
-_MOST_LABEL_CHARS = 28
+GAP = 8
+MOST_LABEL_CHARS = 28
 _NARROWEST = 150
 """Pixels that intervals need beside their labels; else labels stand above them."""
 
@@ -86,36 +86,18 @@ class Series(NamedTuple):
     highs: Sequence[float | None]
 
 
-class Joint(NamedTuple):
-    """How often values meet.
-
-    Attributes:
-        row_name, column_name: what the values are of.
-        row_labels, column_labels: the values, ascending.
-        counts: shape `(n_rows, n_columns)`.
-        is_same_scale: whether equal labels are equal values; their cells are framed.
-    """
-
-    row_name: str
-    column_name: str
-    row_labels: Sequence[str]
-    column_labels: Sequence[str]
-    counts: Sequence[Sequence[int]]
-    is_same_scale: bool
-
-
 def intervals(rows: Sequence[IntervalRow], axis: Axis) -> str:
     """Return a forest plot: a point with its interval on each row, the first one on top."""
-    labels = [shortened(row.label, _MOST_LABEL_CHARS) for row in rows]
-    left = max(map(text_width, labels), default=0.0) + _GAP
-    right = max((text_width(row.text) for row in rows), default=0.0) + _GAP
+    labels = [shortened(row.label, MOST_LABEL_CHARS) for row in rows]
+    left = max(map(text_width, labels), default=0.0) + GAP
+    right = max((text_width(row.text) for row in rows), default=0.0) + GAP
     is_stacked = WIDTH - left - right < _NARROWEST
     pitch = 34.0 if is_stacked else 20.0 if len(rows) <= 20 else 17.0
     if is_stacked:
-        n_chars = max(int((WIDTH - right - 2 * _GAP) / CHAR_WIDTH), _MOST_LABEL_CHARS)
-        labels, left, right = [shortened(row.label, n_chars) for row in rows], _GAP, _GAP
+        n_chars = max(int((WIDTH - right - 2 * GAP) / CHAR_WIDTH), MOST_LABEL_CHARS)
+        labels, left, right = [shortened(row.label, n_chars) for row in rows], GAP, GAP
     top = _LEGEND if any(name for name, _ in axis.lines) else 2
-    with canvas(top + pitch * len(rows) + _AXIS) as sheet:
+    with canvas(top + pitch * len(rows) + AXIS_HEIGHT) as sheet:
         axes = sheet.axes(left=left, top=top, width=WIDTH - left - right, height=pitch * len(rows))
         axes.set_ylim(len(rows) - 0.5, -0.5)
         axes.set_yticks([])
@@ -123,7 +105,7 @@ def intervals(rows: Sequence[IntervalRow], axis: Axis) -> str:
         _draw_lines(axes, axis)
         for place, (row, label) in enumerate(zip(rows, labels, strict=True)):
             _draw_interval(axes, place + 0.16 * is_stacked, row, axis.factor)
-            edges = (0.0, WIDTH - left - right) if is_stacked else (-_GAP, WIDTH - left - right)
+            edges = (0.0, WIDTH - left - right) if is_stacked else (-GAP, WIDTH - left - right)
             lift = 8.5 if is_stacked else 0.0
             _write(axes, label, place, (edges[0], lift), "left" if is_stacked else "right")
             _write(axes, row.text, place, (edges[1] + right * (not is_stacked), lift), "right")
@@ -185,7 +167,7 @@ def _set_scale(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
     """Set the limits and ticks of the horizontal axis."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    axes.set_xlabel(shortened(axis.label, _MOST_LABEL_CHARS))
+    axes.set_xlabel(shortened(axis.label, MOST_LABEL_CHARS))
     shown = [axis.factor * value for value in (*values, *(value for _, value in axis.lines))]
     if axis.scale == "log":
         low, high = axis.limits or (min(shown), max(shown))
@@ -209,79 +191,6 @@ def _limits(axis: Axis, shown: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def heat_map(joint: Joint) -> str:
-    """Return how often row and column values meet, with the histogram of either at its side."""
-    n_rows, n_columns = len(joint.row_labels), len(joint.column_labels)
-    left = max(map(text_width, joint.row_labels), default=0.0) + 3 * _GAP
-    top, right = 60, 76
-    cell = min((WIDTH - left - right) / n_columns, 44.0), 26.0 if n_rows <= 8 else 20.0
-    width, height = n_columns * cell[0], n_rows * cell[1]
-    of_rows = [sum(row) for row in joint.counts]
-    of_columns = [sum(column) for column in zip(*joint.counts, strict=True)]
-    widest = max(map(text_width, joint.column_labels), default=0.0)
-    is_steep = widest > cell[0] - 4
-    with canvas(top + height + _AXIS + widest * is_steep) as sheet:
-        axes = sheet.axes(left=left, top=top, width=width, height=height)
-        axes.set_xlim(-0.5, n_columns - 0.5)
-        axes.set_ylim(-0.5, n_rows - 0.5)
-        axes.set_xticks(range(n_columns), joint.column_labels, rotation=90 * is_steep)
-        axes.set_yticks(range(n_rows), joint.row_labels)
-        axes.set_xlabel(shortened(joint.column_name, _MOST_LABEL_CHARS))
-        axes.set_ylabel(shortened(joint.row_name, _MOST_LABEL_CHARS))
-        _fill_cells(axes, joint)
-        above = sheet.axes(left=left, top=0, width=width, height=top - 4)
-        above.set_xlim(-0.5, n_columns - 0.5)
-        above.set_ylim(0, 1.45 * max(of_columns, default=1) or 1)
-        above.set_axis_off()
-        bars = above.bar(range(n_columns), of_columns, 0.86, color=Ink.MUTED, alpha=0.5)
-        above.bar_label(bars, padding=1)
-        beside = sheet.axes(left=left + width + 4, top=top, width=right - 4, height=height)
-        beside.set_ylim(-0.5, n_rows - 0.5)
-        beside.set_xlim(0, 1.7 * max(of_rows, default=1) or 1)
-        beside.set_axis_off()
-        bars = beside.barh(range(n_rows), of_rows, 0.86, color=Ink.ACCENT, alpha=0.6)
-        beside.bar_label(bars, padding=2)
-        return sheet.svg()
-
-
-def _fill_cells(axes: Axes, joint: Joint) -> None:
-    """Fill each cell by its count; the cells where both values are the same have a frame."""
-    from matplotlib.patches import Rectangle
-
-    most = max((count for row in joint.counts for count in row), default=0)
-    for y, (row_label, row) in enumerate(zip(joint.row_labels, joint.counts, strict=True)):
-        for x, (column_label, count) in enumerate(zip(joint.column_labels, row, strict=True)):
-            corner = x - 0.47, y - 0.46
-            strength = 0.06 + 0.74 * count / most if count else 0.0
-            axes.add_patch(
-                Rectangle(corner, 0.94, 0.92, facecolor=Ink.HEAT, alpha=strength, linewidth=0)
-            )
-            if joint.is_same_scale and row_label == column_label:
-                axes.add_patch(
-                    Rectangle(corner, 0.94, 0.92, fill=False, edgecolor=Ink.MUTED, linewidth=0.8)
-                )
-            if count:
-                axes.text(x, y, str(count), ha="center", va="center_baseline")
-
-
-def histogram(labels: Sequence[str], counts: Sequence[int], name: str) -> str:
-    """Return how often each value occurs, as bars from the highest value down."""
-    left, pitch = max(map(text_width, labels), default=0.0) + 3 * _GAP, 20
-    n_all = sum(counts)
-    texts = [f"{count} ({100 * count / n_all:.0f} %)" for count in counts] if n_all else []
-    right = max(map(text_width, texts), default=0.0) + _GAP
-    with canvas(pitch * len(labels) + 4) as sheet:
-        axes = sheet.axes(left=left, top=2, width=WIDTH - left - right, height=pitch * len(labels))
-        axes.set_ylim(-0.5, len(labels) - 0.5)
-        axes.set_xlim(0, max(counts, default=1) or 1)
-        axes.set_xticks([])
-        axes.set_yticks(range(len(labels)), labels)
-        axes.set_ylabel(shortened(name, _MOST_LABEL_CHARS))
-        bars = axes.barh(range(len(labels)), counts, 0.8, color=Ink.ACCENT, alpha=0.6)
-        axes.bar_label(bars, texts, padding=4)
-        return sheet.svg()
-
-
 def training_curve(
     steps: Sequence[float], series: Sequence[Series], axis: Axis, steps_name: str = "training step"
 ) -> str:
@@ -294,8 +203,8 @@ def training_curve(
     has_legend = len(series) > 1 or any(name for name, _ in axis.lines)
     top = 6 + _LEGEND * math.ceil((len(series) + len(axis.lines)) / 2) * has_legend
     height, left = 190, 44
-    with canvas(top + height + _AXIS) as sheet:
-        axes = sheet.axes(left=left, top=top, width=WIDTH - left - _GAP, height=height)
+    with canvas(top + height + AXIS_HEIGHT) as sheet:
+        axes = sheet.axes(left=left, top=top, width=WIDTH - left - GAP, height=height)
         for place, each in enumerate(series):
             ink, dash = _SERIES[place % len(_SERIES)], _DASHES[place % len(_DASHES)]
             values, lows, highs = (
@@ -351,7 +260,7 @@ def compact(number: float) -> str:
 def _set_values(axes: Axes, axis: Axis) -> None:
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    axes.set_ylabel(shortened(axis.label, _MOST_LABEL_CHARS))
+    axes.set_ylabel(shortened(axis.label, MOST_LABEL_CHARS))
     if axis.scale == "log":
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))

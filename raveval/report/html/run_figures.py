@@ -8,8 +8,9 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from raveval.report.html.count_figures import Joint, heat_map, histogram
 from raveval.report.html.drawings import axis_of, drawn, few, forest_alt, interval_row, unit_label
-from raveval.report.html.figures import Joint, heat_map, histogram, intervals
+from raveval.report.html.figures import intervals
 from raveval.report.html.page import Figure
 from raveval.report.numbers import plain, value_text
 from raveval.report.tables import quoted_names
