@@ -237,7 +237,7 @@ def _remarks(bundle: Bundle, environment: Environment, config: RunConfig) -> Ite
     """Yield what the cluster must have for the job to work."""
     yield from bundle.remarks
     yield f"output {bundle.output} has to be on storage that all nodes see under this path"
-    if not any(requirement.startswith("raveval") for requirement in environment.pip):
+    if not any(Path(given).name.startswith("raveval") for given in environment.pip):
         yield (
             f"the nodes have to have {requirement_of(config)} (--pip raveval has Ray install it)"
         )
