@@ -64,6 +64,8 @@ def pairs(a: OpenRun, b: OpenRun, task: str) -> Pairs:
     if protocols[0] != protocols[1]:
         raise Unpairable(f"it is {protocols[0]} in {a.name}, {protocols[1]} in {b.name}")
     metrics = tuple(name for name in entries[0]["metrics"] if name in entries[1]["metrics"])
+    if not metrics:
+        raise Unpairable("the two have no metric in common")
     columns = list(dict.fromkeys((*a.columns(task), *b.columns(task))))
     tables = [read_records(run, run.shards(task), columns) for run in (a, b)]
     common, only_a, only_b = _common(*tables)

@@ -162,7 +162,12 @@ def find(paths: Sequence[str | Path]) -> list[ResultsFile]:
 def _in_folder(folder: Path) -> dict[Path, Mapping[str, Any]]:
     found: dict[Path, Mapping[str, Any]] = {}
     for path in sorted(folder.rglob("*.json")):
-        content = _read_json(path)
+        try:
+            content = _read_json(path)
+        except DataError:
+            if path.name.startswith("results"):
+                raise
+            continue  # another program's, and its own concern
         if _is_of_lm_eval(content):
             found[path] = content
     return found

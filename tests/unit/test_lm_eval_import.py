@@ -315,10 +315,14 @@ class TestFiles:
             results = {"t": files.proportion("acc", p, 9)}
             files.write(tmp_path / "in" / model, results, model_name=model)
         (tmp_path / "in" / "other.json").write_text('{"results": "no"}')
+        (tmp_path / "in" / "broken.json").write_text("{")
         runs = import_runs([tmp_path / "in"], tmp_path / "runs")
         assert [run.directory.name for run in runs] == ["org__a", "org__b"]
         values = [run.results.tasks["t"].metrics["acc,none"].value for run in runs]
         assert values == [0.25, 0.75]
+        (tmp_path / "in" / "results_cut.json").write_text("{")
+        with pytest.raises(DataError, match=r"results_cut\.json: cannot be read"):
+            import_runs([tmp_path / "in"], tmp_path / "more")
 
     def test_samples_of_another_date_are_not_taken(self, tmp_path):
         samples = choices(8)
