@@ -180,6 +180,16 @@ class TestCurve:
         assert curve.count("M") == 2
         assert len(uses(svg, Ink.SERIES_1)) == 4
 
+    def test_an_interval_between_gaps_is_a_bar(self):
+        values, lows, highs = [0.1, 0.2, None, 0.4], [0.0, 0.1, None, 0.3], [0.2, 0.3, None, 0.6]
+        svg = training_curve([1, 2, 3, 4], [Series("a", values, lows, highs)], Axis("x"))
+        bars = [each for each in lines(svg, Ink.SERIES_1) if each[0][0] == each[1][0]]
+        assert len(bars) == 1
+        (_, y), (_, other) = bars[0]
+        (x, _) = uses(svg, Ink.SERIES_1)[-1]
+        assert bars[0][0][0] == pytest.approx(x, abs=0.1)
+        assert abs(y - other) > 0
+
     def test_several_series_have_names_one_alone_has_none(self):
         one = Series("accuracy", [0.1, 0.2], [0.0, 0.1], [0.2, 0.3])
         two = one._replace(label="f1")

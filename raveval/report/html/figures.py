@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from raveval.report.html.canvas import CHAR_WIDTH, WIDTH, Ink, canvas, shortened, text_width
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.axes import Axes
+    from numpy.typing import NDArray
 
 Scale = Literal["percent", "points", "linear", "log"]
 """How an axis counts: fractions as percents, their differences as points, the rest as it is."""
@@ -212,6 +214,8 @@ def training_curve(
                 for column in each[1:]
             )
             axes.fill_between(steps, lows, highs, color=ink, alpha=0.16, linewidth=0)
+            alone = _alone(values)  # a band needs two steps, side by side
+            axes.vlines(np.array(steps)[alone], lows[alone], highs[alone], color=ink, alpha=0.4)
             axes.plot(
                 steps, values, color=ink, linestyle=dash, label=shortened(each.label, 26), **_CURVE
             )
@@ -220,6 +224,15 @@ def training_curve(
         if has_legend:
             _draw_legend(axes, n_columns=2)
         return sheet.svg()
+
+
+def _alone(values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Return which values stand between gaps."""
+    import numpy as np
+
+    is_gap = np.concatenate([[True], np.isnan(values), [True]])
+    alone: NDArray[np.bool_] = ~is_gap[1:-1] & is_gap[:-2] & is_gap[2:]
+    return alone
 
 
 def _set_steps(axes: Axes, steps: Sequence[float], name: str) -> None:
