@@ -8,6 +8,7 @@ from the records. Of any other task there are only the numbers of the file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -38,6 +39,9 @@ PROTOCOL = "lm_eval"
 
 _MACRO = "macro_"
 """Begins the names of means over groups in raveval's own files."""
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+"""Task names that may become a path; the others come from a file that anybody may have written."""
 
 _SHARD_SIZE = 4096
 _SHOWN_FAILURES = 20
@@ -162,6 +166,8 @@ def _task(
 
 
 def _converted(file: ResultsFile, name: str, samples: Sequence[Sample]) -> Converted:
+    if not _FILE_NAME.fullmatch(name):
+        raise NoRecordsError("its name is none for a file: letters, digits, '_', '-', '.' only")
     ours = file.ours(name)
     missing = [Missing(id, row) for id, row in reading.mapping(ours.get("missing")).items()]
     delimiter = file.task_config(name).get("target_delimiter")

@@ -308,6 +308,16 @@ class TestRecords:
             in imported(tmp_path / "run", path, said).tasks["t"].source["records"]
         )
 
+    def test_no_name_in_a_file_leads_out_of_its_folder(self, tmp_path):
+        samples, said = choices(8), list[str]()
+        path = files.write(tmp_path / "in", {"..": files.means(samples, "acc")}, {"..": samples})
+        task = imported(tmp_path / "run", path, said).tasks[".."]
+        assert list(task.metrics) == ["acc,none"]
+        assert "its name is none for a file" in said[0]
+        assert {each.name for each in (tmp_path / "run").glob("[!.]*")} == {
+            *("run.json", "results.json", "report.md")
+        }
+
 
 class TestFiles:
     def test_a_folder_of_several_gives_a_run_each(self, tmp_path):
