@@ -11,6 +11,10 @@ settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("local", deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+# OpenMP's threads spin while they wait for each other, on CPUs that other processes want: texts of
+# vLLM's own server then took seven times the CPU seconds. libgomp reads this when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
