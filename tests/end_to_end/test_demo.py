@@ -17,7 +17,7 @@ from raveval.judging import read_choice, read_score
 pytestmark = [pytest.mark.model, pytest.mark.ray, pytest.mark.timeout(600)]
 
 DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
-TASKS = ("choice", "qa", "text", "grading", "ranking", "pairs")
+TASKS = ("choice", "qa", "text", "grading", "ranking", "pairs", "answers")
 SUM_NATS = 1e-3
 """Tolerance of a summed log-likelihood: float32 kernels of two libraries, some hundred tokens."""
 
@@ -54,6 +54,7 @@ def reference_run(
     config = yaml.safe_load(DEMO.read_text())
     config["evaluate"]["tasks"] = ["demo_choice", "demo_qa", "demo_text"]
     config["evaluate"]["engine"] = "transformers"
+    del config["evaluate"]["judge"]
     config["run"]["output"] = str(tmp_path_factory.mktemp("demo") / "transformers")
     raveval.run(config)
     return Path(config["run"]["output"])
@@ -86,18 +87,19 @@ def test_the_model_knows_something(vllm_run: Path) -> None:
 
 def verdicts(task: str, row: dict[str, Any]) -> list[Any]:
     """What the judge's readable lines say, by an example's record."""
-    if task == "demo_grading":
+    if task in ("demo_grading", "demo_answers"):
         return [score for score in row["rating"] if score is not None]
     if task == "demo_ranking":
         return [*row["scores_a"], *row["scores_b"]]
     return [row["verdict"].upper(), {"a": "B", "b": "A"}[row["verdict_swapped"]]]
 
 
-@pytest.mark.parametrize("task", ["demo_grading", "demo_ranking", "demo_pairs"])
+@pytest.mark.parametrize("task", ["demo_grading", "demo_ranking", "demo_pairs", "demo_answers"])
 def test_every_word_of_the_judge_is_accounted_for(vllm_run: Path, task: str) -> None:
     rows = records(vllm_run, task)
     said: dict[str, list[Any]] = {}
-    for file in (vllm_run / "replies" / task).glob("*.parquet"):
+    layer = "verdicts" if task == "demo_answers" else "replies"
+    for file in (vllm_run / layer / task).glob("*.parquet"):
         for reply in pq.read_table(file, partitioning=None).to_pylist():
             said.setdefault(reply["id"], []).append(json.loads(reply["reply"]))
     assert said.keys() == rows.keys()
@@ -129,6 +131,15 @@ def test_the_judge_is_asked_in_both_ways(vllm_run: Path) -> None:
     ceiling = tasks["demo_grading"].metrics["reference_pearson"].value
     assert (ceiling or 0) > 0.8  # of the raters, whom no model moves
     assert tasks["demo_pairs"].metrics["position_consistency"].n == 12
+
+
+def test_the_answers_are_the_models_and_the_cost_is_each_ones_own(vllm_run: Path) -> None:
+    rows = records(vllm_run, "demo_answers")
+    task = raveval.load_results(vllm_run).tasks["demo_answers"]
+    assert "Rome" in rows["capital"]["response"]
+    assert task.usage.n_output_tokens == sum(row["n_output_tokens"] for row in rows.values())
+    assert task.judge_usage is not None
+    assert task.judge_usage.n_prompt_tokens > task.usage.n_prompt_tokens
 
 
 def test_choices_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:
