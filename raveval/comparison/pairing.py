@@ -21,6 +21,7 @@ from raveval.errors import DataError, MismatchError
 from raveval.evaluate import load_metric
 from raveval.fingerprint import first_difference
 from raveval.metrics._exact import Integers
+from raveval.plan.task import verdict_difference
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Results, Shard, Status
 
@@ -143,13 +144,9 @@ def check_comparable(a: OpenRun, b: OpenRun, task: str) -> None:
 
 def _check_judged_alike(a: OpenRun, b: OpenRun, task: str) -> None:
     """Refuse runs whose answers were graded by other judges, or against something else."""
-    verdict_a, verdict_b = (run.tasks[task].get("verdict") or {} for run in (a, b))
-    difference = first_difference(verdict_a, verdict_b)
+    difference = verdict_difference(*(run.tasks[task].get("verdict") for run in (a, b)))
     if difference is not None:
-        key, old, new = difference
-        what = {"material": "what the judge goes by (rubrics, references, a baseline)"}.get(
-            key, f"{key} of the judge"
-        )
+        what, old, new = difference
         raise MismatchError(
             f"{b.name}: not comparable with {a.name}: {what} in task {task!r} is {new!r} here, "
             f"{old!r} there. run.answers_from takes over the answers of a run, to have them graded "

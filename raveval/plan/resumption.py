@@ -7,7 +7,7 @@ from typing import Any
 
 from raveval.errors import MismatchError
 from raveval.fingerprint import first_difference
-from raveval.plan.task import PlannedTask
+from raveval.plan.task import PlannedTask, verdict_difference
 from raveval.store import RunDirectory
 
 
@@ -56,12 +56,9 @@ def _check_verdict(
     new: Mapping[str, Any] | None,
 ) -> None:
     """Refuse another judge, or another way of asking it, where verdicts may be there."""
-    difference = first_difference(old or {}, new or {})
+    difference = verdict_difference(old, new)
     if difference is not None:
-        key, before, now = difference
-        what = {"material": "what the judge goes by (rubrics, references, a baseline)"}.get(
-            key, f"{key} of the judge"
-        )
+        what, before, now = difference
         raise MismatchError(
             f"{directory.path}: holds a run that is graded otherwise: {what} in task {task!r} was "
             f"{before!r}, now it is {now!r}. Choose another output, with run.answers_from: "

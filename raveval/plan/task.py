@@ -10,7 +10,7 @@ from raveval import tasks
 from raveval.config import EvaluateConfig, TaskConfig
 from raveval.errors import ConfigError
 from raveval.evaluate import graded, load_metric, load_protocol
-from raveval.fingerprint import digest, digest_each, plain
+from raveval.fingerprint import digest, digest_each, first_difference, plain
 from raveval.lengths import Encoder, lengths, overlong_message, verdict_lengths
 from raveval.metrics import _clusters
 from raveval.models import ChosenModel
@@ -36,6 +36,18 @@ def score_fingerprint(
 ) -> str:
     """Return the hash of all that a task's numbers depend on."""
     return digest([reply, score] if verdict is None else [reply, verdict, score])
+
+
+def verdict_difference(
+    old: Mapping[str, Any] | None, new: Mapping[str, Any] | None
+) -> tuple[str, Any, Any] | None:
+    """Return in words what differs between how two tasks are graded, both values; or None."""
+    difference = first_difference(old or {}, new or {})
+    if difference is None:
+        return None
+    key, before, now = difference
+    words = {"material": "what the judge goes by (rubrics, references, a baseline)"}
+    return words.get(key, f"{key} of the judge"), before, now
 
 
 @dataclass(frozen=True, slots=True)
