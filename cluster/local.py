@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 
 START_SECONDS = 120.0
-STOP_SECONDS = 10.0
+STOP_SECONDS = 5.0
 OBJECT_STORE_BYTES = 128 * 1024**2
 DOOR = "n0/ray_current_cluster"
 """Where the head writes by which address other nodes join, once it is up."""
