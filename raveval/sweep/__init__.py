@@ -151,7 +151,7 @@ class _Sweep:
         self._say(f"one judge grades the answers of {len(waiting)} checkpoints")
         state, message = State.DONE, ""
         try:
-            runner.grade([runs[o.checkpoint.name] for o in waiting], say=self._say)
+            runner.grade([_once(runs[o.checkpoint.name]) for o in waiting], say=self._say)
         except RavevalError as exc:
             state, message = State.FAILED, str(exc)
         for outcome in waiting:
@@ -181,3 +181,9 @@ class _Sweep:
         self._directory.write_text("report.md", report.sweep_to_markdown(results))
         self._directory.write_text("report.html", report.sweep_to_html(results))
         return results
+
+
+def _once(config: RunConfig) -> RunConfig:
+    """Return a run that drops nothing: its own process did so already, where that was asked for."""
+    section = config.run.model_copy(update={"retry_failed": False})
+    return config.model_copy(update={"run": section})
