@@ -212,15 +212,17 @@ def vllm_server(
     `vllm`, which the CPU build is not.
     """
     port = _free_port()
-    cores = sorted(os.sched_getaffinity(0))[:2]
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--host", "127.0.0.1", "--port", str(port), "--dtype", "float32"]
     command += ["--enforce-eager", "--kv-cache-memory-bytes", str(kv_cache_bytes)]
     command += ["--max-model-len", str(max_model_len)]
     command += ["--max-num-batched-tokens", str(step_tokens)]
     environment = os.environ | {
-        "OMP_NUM_THREADS": str(len(cores)),
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
+        "OMP_NUM_THREADS": str(min(len(os.sched_getaffinity(0)), 2)),
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # other processes want CPUs, too
+        # The model runs in the engine's process: one process less to start, and no two that poll
+        # the memory between them at each step.
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_NO_USAGE_STATS": "1",
     }
     with log.open("wb") as output:
