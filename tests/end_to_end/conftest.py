@@ -3,9 +3,12 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.end_to_end.direct import Direct
 
 Config = dict[str, Any]
 
@@ -18,6 +21,14 @@ def cluster() -> Iterator[None]:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def direct(demo_model: Path) -> "Direct":
+    """The demo model, asked without an engine."""
+    from tests.end_to_end.direct import Direct
+
+    return Direct.load(demo_model)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The reference engine against a forward pass written here: no padding, no batch, float64.
+"""The reference engine against a plain forward pass: no padding, no batch, float64.
 
 Tolerances: 1e-4 nats a token. Both sides run in float32; what differs is the order of additions in
 batched matrix products, and the float64 log-softmax of this side (measured: below 1e-5 a token).
@@ -7,13 +7,10 @@ batched matrix products, and the float64 log-softmax of this side (measured: bel
 import asyncio
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raveval.engines import transformers as engine
 from raveval.types import (
@@ -31,44 +28,13 @@ from raveval.types import (
     ScoreDocument,
     Status,
 )
+from tests.end_to_end.direct import Direct
 
 pytestmark = pytest.mark.model
 
 NATS_PER_TOKEN = 1e-4
 BOS = 1
 WINDOW = 255  # of a context of 256
-
-
-@dataclass(frozen=True)
-class Direct:
-    """The model itself, asked one row at a time."""
-
-    model: Any
-    tokenizer: Any
-
-    def rows(self, ids: list[int]) -> Any:
-        """Return the float64 log-softmax at every position."""
-        with torch.inference_mode():
-            return torch.log_softmax(self.model(torch.tensor([ids])).logits[0].double(), dim=-1)
-
-    def ids(self, text: str) -> list[int]:
-        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
-
-    def logprob(self, context: list[int], continuation: list[int]) -> tuple[float, bool]:
-        """Return the log-likelihood and whether each token is the most probable one."""
-        rows = self.rows(context + continuation)[len(context) - 1 : -1]
-        picked = [float(row[token]) for row, token in zip(rows, continuation, strict=True)]
-        greedy = [int(row.argmax()) == token for row, token in zip(rows, continuation, strict=True)]
-        return math.fsum(picked), all(greedy)
-
-
-@pytest.fixture(scope="module")
-def direct(demo_model: Path) -> Direct:
-    return Direct(
-        AutoModelForCausalLM.from_pretrained(demo_model, dtype=torch.float32).eval(),
-        AutoTokenizer.from_pretrained(demo_model),
-    )
-
 
 Ask = Callable[..., list[Reply]]
 
@@ -122,12 +88,16 @@ def test_choices_equal_the_direct_forward(ask: Ask, direct: Direct, paragraphs: 
         assert reply.n_context_tokens == len(context)
         for j, continuation in enumerate(request.continuations):
             ids = direct.ids(request.context + continuation)[len(context) :]
-            expected, is_greedy = direct.logprob(context, ids)
-            without, _ = direct.logprob(unconditional, direct.ids(continuation))
+            expected = direct.score(context + ids, len(ids))
+            alone = direct.ids(continuation)
+            without = direct.score(unconditional + alone, len(alone))
             assert reply.n_tokens[j] == len(ids)
-            assert reply.is_greedy[j] == is_greedy
-            n_greedy += is_greedy
-            errors = (reply.logprob_nats[j] - expected, reply.unconditional_nats[j] - without)
+            assert reply.is_greedy[j] == bool(expected.is_top.all())
+            n_greedy += reply.is_greedy[j]
+            errors = (
+                reply.logprob_nats[j] - math.fsum(expected.logprob),
+                reply.unconditional_nats[j] - math.fsum(without.logprob),
+            )
             worst = max(worst, *(abs(error) / len(ids) for error in errors))
     assert worst < NATS_PER_TOKEN
     assert n_greedy > 0
@@ -139,16 +109,16 @@ def test_document_equals_the_direct_forward_token_by_token(
     text = "\n".join(paragraphs[:5])
     ids = [BOS, *direct.ids(text)]
     assert len(ids) > 2 * WINDOW
-    logprobs, entropies, n_windows = [], [], 0
+    logprobs: list[float] = []
+    entropies: list[float] = []
+    n_windows = 0
     done = 1
     while done < len(ids):
         stop = min(done + WINDOW - 1, len(ids))
         start = max(stop - WINDOW, 0)
-        rows = direct.rows(ids[start:stop])
-        for position in range(done, stop):
-            row = rows[position - 1 - start]
-            logprobs.append(float(row[ids[position]]))
-            entropies.append(float(-(row.exp() * row).sum()))
+        measured = direct.score(ids[start:stop], stop - done)
+        logprobs += measured.logprob.tolist()
+        entropies += measured.entropy.tolist()
         done = stop
         n_windows += 1
     (reply,) = ask(ScoreDocument("d", text))
@@ -177,9 +147,9 @@ def test_each_token_equals_the_direct_forward(
         assert isinstance(reply, ChoiceScores)
         assert reply.n_tokens == (1,)
         whole = direct.ids(context + piece)
-        expected, is_greedy = direct.logprob(whole[:-1], whole[-1:])
-        assert reply.logprob_nats[0] == pytest.approx(expected, abs=NATS_PER_TOKEN)
-        assert reply.is_greedy == (is_greedy,)
+        expected = direct.score(whole, 1)
+        assert reply.logprob_nats[0] == pytest.approx(float(expected.logprob), abs=NATS_PER_TOKEN)
+        assert reply.is_greedy == (bool(expected.is_top),)
 
 
 def test_company_in_the_batch_changes_nothing(ask: Ask, paragraphs: list[str]) -> None:

@@ -16,12 +16,11 @@ import os
 import signal
 import time
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from raveval.engines import Capability, EngineDied, vllm
 from raveval.engines._encoding import Sequence
@@ -51,52 +50,11 @@ CONTEXT = 512
 BLOCK = 32  # tokens of a cache block on CPUs
 
 
-@dataclass(frozen=True)
-class Direct:
-    """The model itself, one row at a time."""
-
-    model: Any
-    tokenizer: Any
-
-    def ids(self, text):
-        return self.tokenizer(text, add_special_tokens=False)["input_ids"]
-
-    def rows(self, ids):
-        with torch.inference_mode():
-            return torch.log_softmax(self.model(torch.tensor([ids])).logits[0].double(), dim=-1)
-
-    def score(self, ids, n_scored):
-        """Log-probability, entropy, is-the-top and distance of the top two, per scored token."""
-        rows = self.rows(ids)[len(ids) - n_scored - 1 : -1]
-        targets = torch.tensor(ids[-n_scored:])
-        top = rows.topk(2, dim=-1)
-        return Measured(
-            rows[range(n_scored), targets],
-            -(rows.exp() * rows).sum(dim=-1),
-            top.indices[:, 0] == targets,
-            top.values[:, 0] - top.values[:, 1],
-        )
-
-
-@dataclass(frozen=True)
-class Measured:
-    logprob: torch.Tensor
-    entropy: torch.Tensor
-    is_top: torch.Tensor
-    margin: torch.Tensor
-
-
 @pytest.fixture(scope="module")
 def model(demo_model):
     # Metrics may have loaded numba before an engine starts, and vLLM's start on CPUs trips over it.
     importlib.import_module("llvmlite.binding.ffi")
     return ModelRef(path=str(demo_model), max_model_len=CONTEXT)
-
-
-@pytest.fixture(scope="module")
-def direct(demo_model):
-    loaded = AutoModelForCausalLM.from_pretrained(demo_model, dtype=torch.float32)
-    return Direct(loaded.eval(), AutoTokenizer.from_pretrained(demo_model))
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +274,7 @@ def test_one_forward_pass_scores_all_single_token_choices(scorer, direct):
     assert all(len(ids) == 1 for ids in letters)
     rows = tuple(Sequence((*context, *ids), 1) for ids in letters)
     spans = asyncio.run(scores.continuations(rows))
-    log_probs = direct.rows(context)[-1]
+    log_probs = direct.rows(context, 1)[0]
     assert [s.logprob_nats for s in spans] == pytest.approx(
         [float(log_probs[ids[0]]) for ids in letters], abs=TOKEN_NATS
     )
@@ -454,7 +412,7 @@ def test_greedy_text_is_that_of_the_model(engine, direct, articles):
         ids, margins = direct.ids(prompt), []
         n_prompt = len(ids)
         for _ in range(12):
-            top = direct.rows(ids)[-1].topk(2)
+            top = direct.rows(ids, 1)[0].topk(2)
             margins.append(float(top.values[0] - top.values[1]))
             ids = [*ids, int(top.indices[0])]
         expected = direct.tokenizer.decode(ids[n_prompt:])
