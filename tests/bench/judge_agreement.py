@@ -4,9 +4,10 @@
 
 MODEL is a checkpoint, DATA_DIR the folder with `prometheus/vicuna_eval.json` and
 `prometheus/hhh_alignment_eval.json`. The first 24 examples of each are graded as the catalogue has
-it (vicuna_bench, hhh_alignment), and once more at temperature 0 with one attempt a verdict: first
-by the engine vllm in a replica, then by the engine http (completions) and a server that is started
-here. Prints the numbers of both side by side, and checks
+it (vicuna_bench, hhh_alignment), and once more at temperature 0 with one attempt a verdict; so are
+the demo's, whose shorter prompts a small model can answer. First by the engine vllm in a replica,
+then by the engine http (completions) and a server that is started here. Prints the numbers of both
+side by side, and checks
 
 - that every example has a status, and every attempt, refusal, tie and token is accounted for;
 - that both were given the same prompts, token for token: the ids that the replica hands to vLLM,
@@ -86,7 +87,7 @@ def main() -> None:
 def _entries(
     data: Path, given: dict[str, Any], sampling: dict[str, Any], output: Path
 ) -> Iterator[dict[str, Any]]:
-    """Yield the tasks: those of the catalogue, then the same asked greedily and once."""
+    """Yield each task of the catalogue, and the same asked greedily and once; then the demo's."""
     catalog = Path(tasks.__file__).parent / "catalog"
     for name, file in FILES.items():
         entry = {**given, "path": str(data / file)}
@@ -97,6 +98,8 @@ def _entries(
         greedy.write_text(yaml.safe_dump(content), encoding="utf-8")
         greedily = {**sampling, "temperature": 0.0, "top_p": 1.0}
         yield {**entry, "task": str(greedy), "sampling": greedily}
+    for name in ("demo_grading", "demo_ranking"):
+        yield {**given, "task": name, "sampling": sampling}
 
 
 def _compare_prompts(name: str, replicas: Side, server: Side, encoder: Encoder) -> list[str]:

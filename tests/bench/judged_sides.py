@@ -19,7 +19,7 @@ from tests.bench.judged_run import JudgedTask, read_task
 from tests.bench.observed_wire import Wire
 from tests.openai_server import vllm_server
 
-CONCURRENCY = 16
+CONCURRENCY = 32
 """Prompts that the server has at the same time: all of them fit into one of its steps."""
 
 
@@ -104,7 +104,7 @@ def _ask_server(
         Path(model.path),
         output / "server.log",
         max_model_len=model.max_model_len,
-        kv_cache_bytes=2**30,
+        kv_cache_bytes=2**31,
         step_tokens=CONCURRENCY * model.max_model_len,
     )
     with served as url, Wire(url, output / "server.jsonl") as wire:
