@@ -1,26 +1,39 @@
-"""The application: how a command is registered, how it speaks, and how its failures are told."""
+"""The application: how a command is registered, and where its tables go."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import raveval
-from raveval.errors import RavevalError
+from raveval.speech import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_MISSING_EXAMPLES,
+    failures_in_words,
+    harmless,
+    say,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-EXIT_FAILED = 1
-EXIT_MISSING_EXAMPLES = 3
-EXIT_INTERRUPTED = 130
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
+    "EXIT_MISSING_EXAMPLES",
+    "Directory",
+    "app",
+    "command",
+    "console",
+    "failures_in_words",
+    "harmless",
+    "say",
+]
 
 EPILOG = (
     "Exit codes: 0 complete, 3 finished with missing examples, 2 refused before anything was "
@@ -46,30 +59,6 @@ app = typer.Typer(
 Directory = Annotated[
     Path, typer.Argument(metavar="DIR", help="A run directory.", show_default=False)
 ]
-
-
-@contextlib.contextmanager
-def failures_in_words() -> Iterator[None]:
-    """Turn whatever goes wrong into a message on stderr and an exit code."""
-    try:
-        yield
-        sys.stdout.flush()
-    except typer.Exit:
-        raise
-    except RavevalError as exc:
-        say(f"error: {exc}")
-        sys.exit(exc.exit_code)
-    except KeyboardInterrupt:
-        say("interrupted; run the same command again to go on where it stopped")
-        sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:
-        # the reader of a pipe has left (`| head`); keep the interpreter from flushing into it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(EXIT_FAILED)
-    except Exception as exc:
-        traceback.print_exc()
-        say(f"this is a bug in raveval {raveval.__version__}; please report it with the above")
-        raise SystemExit(EXIT_FAILED) from exc
 
 
 def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -102,15 +91,3 @@ def console() -> Console:
     from rich.console import Console
 
     return Console(file=sys.stdout)
-
-
-def say(text: str) -> None:
-    """Tell a person what is going on, on stderr."""
-    print("\n".join(map(harmless, text.split("\n"))), file=sys.stderr, flush=True)
-
-
-def harmless(line: str) -> str:
-    """Return a line with nothing of foreign origin that a terminal would obey."""
-    from raveval.report.numbers import plain
-
-    return plain(line, limit=10_000) if not line.isprintable() else line
