@@ -14,7 +14,8 @@ from raveval.cli.app import EXIT_FAILED, EXIT_MISSING_EXAMPLES, command, console
 def _sweep(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="A sweep file.")],
     parallel: Annotated[
-        int | None, typer.Option("--parallel", help="How many checkpoints are under way at once.")
+        int | None,
+        typer.Option("--parallel", min=1, help="How many checkpoints are under way at once."),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", help="Wait for more checkpoints to appear.")
@@ -25,16 +26,10 @@ def _sweep(
     The same command again evaluates what is missing. Exit code 3: a checkpoint failed, or examples
     are missing; 1: no checkpoint could be evaluated.
     """
-    from dataclasses import replace
-
     from raveval import report
     from raveval.sweep import load_sweep, sweep
 
-    checked = load_sweep(config)
-    if parallel is not None:
-        checked = replace(checked, parallel=parallel)
-    if watch:
-        checked = replace(checked, watch=True)
+    checked = load_sweep(config, parallel=parallel, watch=watch or None)
     results = sweep(checked, say=say)
     report.print_sweep(results, console())
     print(f"results: {checked.output / 'sweep.json'}")

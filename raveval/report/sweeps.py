@@ -54,10 +54,10 @@ def sweep_to_markdown(results: SweepResults) -> str:
 def sweep_table(results: SweepResults) -> Table:
     """Return a row for each checkpoint: what became of it, and the numbers its tasks are quoted by.
 
-    The name of one that failed stands with "failed", and its numbers are undefined.
+    The name of one without numbers stands with its state, such as "failed".
     """
     labels = {
-        f"{each.name} (failed)" if each.results is None else each.name: each.results
+        f"{each.name} ({each.state.words})" if each.results is None else each.name: each.results
         for each in results.checkpoints
     }
     return checkpoint_table(labels)
@@ -73,11 +73,13 @@ def change_table(differences: Sequence[Difference]) -> Table:
 
 
 def missing_lines(results: SweepResults) -> list[str]:
-    """Say which checkpoints failed and why, and of which examples are missing."""
+    """Say which checkpoints failed or wait, which were left alone, and which examples lack."""
     lines = []
     for each in results.checkpoints:
+        if each.results is None or each.message:
+            said = (each.name, each.state.words, each.message)
+            lines.append(": ".join(plain(text, limit=1000) for text in said if text))
         if each.results is None:
-            lines.append(f"{plain(each.name)}: {each.state}: {plain(each.message, limit=1000)}")
             continue
         lines += [
             f"{plain(each.name)}: {plain(task)}: {coverage_text(found.coverage)}"

@@ -15,6 +15,8 @@ sweep again does what is missing, and nothing else.
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,11 +26,22 @@ from typing import Any
 from raveval import pipeline, runner
 from raveval.config import RunConfig
 from raveval.errors import MismatchError, RavevalError
-from raveval.store import RunDirectory
-from raveval.sweep.checkpoints import Checkpoint, size_if_whole
-from raveval.sweep.config import SweepConfig, load_sweep
-from raveval.sweep.results import Comparisons, SweepResults, SweptCheckpoint, collect, to_json
-from raveval.sweep.schedule import Outcome, State, carry_out
+from raveval.store import LAYOUT, RunDirectory
+from raveval.sweep.checkpoints import Checkpoint
+from raveval.sweep.config import RESERVED, SweepConfig, load_sweep
+from raveval.sweep.outcome import Outcome, State, anew
+from raveval.sweep.results import (
+    Comparisons,
+    SweepResults,
+    SweptCheckpoint,
+    collect,
+    earlier,
+    kept,
+    read_sweep,
+    to_json,
+)
+from raveval.sweep.schedule import carry_out
+from raveval.sweep.watching import Watch
 
 __all__ = ["State", "SweepResults", "SweptCheckpoint", "load_sweep", "sweep"]
 
@@ -56,14 +69,38 @@ def sweep(
         Refused: the sweep cannot be carried out as asked; nothing was started.
     """
     checked = config if isinstance(config, SweepConfig) else load_sweep(config)
-    checked.checkpoints()  # before the directory is made
+    if not checked.watch:
+        checked.checkpoints()  # before the directory is made
+    _check_ours(checked.output)
     directory = RunDirectory(checked.output)
-    if (directory.path / "run.json").exists():
-        raise MismatchError(
-            f"run.output: {checked.output} is a run, not a sweep; choose another output"
-        )
     with directory.held(), contextlib.ExitStack() as stack:
         return _Sweep(checked, directory, stack, say).carry_on()
+
+
+def _check_ours(output: Path) -> None:
+    """Refuse a directory that holds what is no sweep's, and would be written over."""
+    if (output / "run.json").exists():
+        raise MismatchError(f"run.output: {output} is a run, not a sweep; choose another output")
+    if not output.is_dir() or read_sweep(output) is not None:
+        return
+    # A sweep that was ended early has logs and runs, but no report: sweep.json is written first.
+    foreign = sorted(
+        path.name
+        for path in output.glob("[!.]*")
+        if path.name in set(RESERVED) - {"logs"} or not _may_be_a_sweeps(path)
+    )
+    if foreign:
+        raise MismatchError(
+            f"run.output: {output} holds files but no sweep of raveval ({foreign[0]}); choose an "
+            "empty directory"
+        )
+
+
+def _may_be_a_sweeps(path: Path) -> bool:
+    """Whether a path may be a sweep's logs, or a run that was begun."""
+    if path.name == "logs" or not path.is_dir():
+        return path.is_dir()
+    return {entry.name for entry in path.glob("[!.]*")} <= LAYOUT
 
 
 class _Sweep:
@@ -77,85 +114,110 @@ class _Sweep:
         self._stack = stack
         self._say = say
         self._address: str | None = None
-        self._outcomes: dict[str, Outcome] = {}
-        self._sizes: dict[str, int] = {}
+        self._watch = Watch()
+        self._remarks: list[str] = []
         self._comparisons: Comparisons = {}
+        self._earlier = earlier(directory.path)
+        self._outcomes = dict(self._earlier)
 
     def carry_on(self) -> SweepResults:
         """Go on until there is nothing left to evaluate, or to wait for."""
-        last_new = time.monotonic()
+        self._end_on_sigterm()
+        todo = self._new()
+        asked_for = {checkpoint.name for checkpoint, _ in todo}
+        for name in self._earlier.keys() - asked_for:
+            self._note(self._earlier[name])
         while True:
-            todo = self._new()
-            if todo:
+            if todo or self._waiting():
                 self._evaluate(todo)
-                last_new = time.monotonic()
+                self._grade()
+                self._watch.news()
             results = self._written()
-            if not self._config.watch:
-                return results
-            idle = self._config.idle_minutes
-            if idle is not None and time.monotonic() - last_new >= idle * 60:
-                self._say(f"no new checkpoint for {idle:g} minutes")
+            if not self._config.watch or self._has_waited_enough():
                 return results
             time.sleep(self._config.poll_seconds)
+            todo = self._new()
+
+    def _end_on_sigterm(self) -> None:
+        """Have SIGTERM end the sweep as Ctrl-C does, with its processes; Ray would end this one."""
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+    def _has_waited_enough(self) -> bool:
+        idle = self._config.idle_minutes
+        if idle is None or self._watch.idle_seconds < idle * 60:
+            return False
+        self._say(f"no new checkpoint for {idle:g} minutes")
+        if self._watch.unsettled:
+            self._say(f"not whole until now: {', '.join(self._watch.unsettled)}")
+        return True
 
     def _new(self) -> list[Work]:
-        """Return the checkpoints that nothing is known of yet, and are whole where they are new."""
-        found = [c for c in self._config.checkpoints() if c.name not in self._outcomes]
-        if self._config.watch:
-            found = [checkpoint for checkpoint in found if self._has_settled(checkpoint)]
+        """Return the checkpoints that are to be evaluated; of a watch those that have settled."""
+        found = self._config.checkpoints() if not self._config.watch else self._appeared()
         return [(checkpoint, self._config.run_of(checkpoint)) for checkpoint in found]
 
-    def _has_settled(self, checkpoint: Checkpoint) -> bool:
-        """Whether a checkpoint is whole, and was as large when it was last looked at."""
-        size = size_if_whole(checkpoint)
-        before = self._sizes.get(checkpoint.name)
-        if size is None:
-            return False
-        self._sizes[checkpoint.name] = size
-        return size == before
+    def _appeared(self) -> list[Checkpoint]:
+        known = {name: outcome.checkpoint for name, outcome in self._outcomes.items()}
+        found, faults = self._config.named_well(known)
+        for fault in faults:
+            if fault not in self._remarks:
+                self._remarks.append(fault)
+                self._say(fault)
+        return self._watch.due(found, self._outcomes)
 
     def _evaluate(self, todo: Sequence[Work]) -> None:
         left = [work for work in todo if not self._is_settled_already(*work)]
-        if left:
-            self._say(f"{len(left)} of {len(todo)} checkpoints to evaluate")
-            runs = {checkpoint.name: config for checkpoint, config in left}
-            answered = carry_out(
-                left,
-                parallel=self._config.parallel,
-                address=self._cluster(left[0][1]),
-                folder=self._directory.path / "logs",
-                say=self._say,
-            )
+        if not left:
+            return
+        self._say(f"{len(left)} of {len(todo)} checkpoints to evaluate")
+        answered = carry_out(
+            left,
+            parallel=self._config.parallel,
+            address=self._cluster(),
+            folder=self._directory.path / "logs",
+            say=self._say,
+        )
+        with contextlib.closing(answered):  # its processes end before the cluster does
             for outcome in answered:
                 self._note(outcome)
                 self._written()
-            self._grade(runs)
 
     def _is_settled_already(self, checkpoint: Checkpoint, config: RunConfig) -> bool:
         """Note a checkpoint of which nothing is to do, because it is done or because it cannot."""
+        if checkpoint.is_gone and checkpoint.name in self._earlier:
+            left = self._earlier[checkpoint.name]
+            self._note(kept(checkpoint) if left.state is State.KEPT else left)
+            return True
         try:
             if not runner.is_done(config):
                 return False
             self._note(Outcome(checkpoint, State.UNCHANGED))
         except MismatchError as exc:
-            self._note(Outcome(checkpoint, State.FAILED, str(exc)))
+            self._note(Outcome(checkpoint, State.FAILED, anew(str(exc), config.run.output)))
         except RavevalError:
             return False  # its own process says it better
         return True
 
-    def _grade(self, runs: Mapping[str, RunConfig]) -> None:
-        """Have one judge grade all that was answered."""
-        waiting = [o for o in self._outcomes.values() if o.state is State.ANSWERED]
+    def _waiting(self) -> list[Outcome]:
+        return [o for o in self._outcomes.values() if o.state is State.ANSWERED]
+
+    def _grade(self) -> None:
+        """Have one judge grade all that was answered; the weights that answered may be gone."""
+        waiting = self._waiting()
         if not waiting:
             return
         self._say(f"one judge grades the answers of {len(waiting)} checkpoints")
-        state, message = State.DONE, ""
-        try:
-            runner.grade([_once(runs[o.checkpoint.name]) for o in waiting], say=self._say)
-        except RavevalError as exc:
-            state, message = State.FAILED, str(exc)
-        for outcome in waiting:
-            self._note(replace(outcome, state=state, message=message))
+        self._cluster()
+        directories = [self._directory.path / outcome.checkpoint.name for outcome in waiting]
+        graded = runner.grade(directories, say=self._say)
+        for outcome, found in zip(waiting, graded, strict=True):
+            if isinstance(found, RavevalError):
+                self._note(replace(outcome, state=State.FAILED, message=str(found)))
+            else:
+                self._note(replace(outcome, state=State.DONE))
 
     def _note(self, outcome: Outcome) -> None:
         """Keep what became of a checkpoint, and say it."""
@@ -164,11 +226,15 @@ class _Sweep:
         why = f": {outcome.message}" if outcome.message else ""
         self._say(f"{outcome.checkpoint.name}: {outcome.state}{took}{why}")
 
-    def _cluster(self, config: RunConfig) -> str:
+    def _cluster(self) -> str:
         """Return the address of the cluster that all share; starts one where none is named."""
         if self._address is None:
-            self._stack.enter_context(pipeline.cluster(config.run.address))
-            self._address = config.run.address or pipeline.address()
+            given = self._config.base["run"].get("address")
+            ends = signal.getsignal(signal.SIGTERM) is signal.default_int_handler
+            self._stack.enter_context(pipeline.cluster(given))
+            self._address = given or pipeline.address()
+            if ends:  # Ray has taken the signal for itself
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
         return self._address
 
     def _written(self) -> SweepResults:
@@ -176,14 +242,10 @@ class _Sweep:
         from raveval import report
 
         outcomes = list(self._outcomes.values())
-        results = collect(self._directory.path, outcomes, known=self._comparisons)
+        results = collect(
+            self._directory.path, outcomes, known=self._comparisons, remarks=self._remarks
+        )
         self._directory.write_text("sweep.json", to_json(results))
         self._directory.write_text("report.md", report.sweep_to_markdown(results))
         self._directory.write_text("report.html", report.sweep_to_html(results))
         return results
-
-
-def _once(config: RunConfig) -> RunConfig:
-    """Return a run that drops nothing: its own process did so already, where that was asked for."""
-    section = config.run.model_copy(update={"retry_failed": False})
-    return config.model_copy(update={"run": section})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,15 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-_STEP = re.compile(r"(?:steps?|checkpoint|ckpt|iter)[-_]?(\d+)", re.IGNORECASE)
-_NUMBER = re.compile(r"\d+")
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt")
+# A number may be of thousands or millions: "10k", "1.5M". "7b" and "v2" are hardly steps.
+_COUNT = r"(?P<number>\d+(?:\.\d+(?=[kKM]))?)(?:(?P<unit>[kKM])(?![A-Za-z]))?"
+_AFTER_ITS_WORD = re.compile(rf"(?i:steps?|checkpoint|ckpt|iter)[-_=]?{_COUNT}")
+_BEFORE_ITS_WORD = re.compile(
+    r"(?P<number>\d+(?:\.\d+(?=[kKM]))?)(?P<unit>[kKM])?[-_]?(?i:steps?|iters?)(?![A-Za-z])"
+)
+_ALONE = re.compile(rf"(?<![A-Za-z0-9.]){_COUNT}(?![A-Za-z0-9])")
+_NUMBER = re.compile(r"(?P<number>\d+)(?P<unit>)(?!\d|[bB](?![A-Za-z]))")
+_FACTORS = {"k": 1_000, "K": 1_000, "M": 1_000_000}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,23 @@ class Checkpoint:
         """The directory, or the hub's id and revision."""
         return self.source.get("path") or "@".join(self.source.values())
 
+    @property
+    def real_place(self) -> str:
+        """The same however it is written; links are followed."""
+        path = self.source.get("path")
+        return self.place if path is None else str(Path(path).expanduser().resolve())
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether its directory is not there (any more); nobody knows of the hub's."""
+        path = self.source.get("path")
+        return path is not None and not Path(path).expanduser().is_dir()
+
+    @property
+    def rank(self) -> tuple[bool, int, str]:
+        """Its place among others: by step, those without one last, and then by name."""
+        return self.step is None, self.step or 0, self.name
+
 
 def found(pattern: str) -> list[Checkpoint]:
     """Return the directories that a pattern of the shell fits (`**` for any depth)."""
@@ -42,23 +64,44 @@ def found(pattern: str) -> list[Checkpoint]:
 
 
 def step_of(name: str) -> int | None:
-    """Return the training step in a checkpoint's name: the number after "step", else the last.
+    """Return the training step in a checkpoint's name: the number beside "step", else the last.
 
     >>> [step_of(n) for n in ("step_200", "epoch1-step300", "checkpoint-50", "v2-1000", "final")]
     [200, 300, 50, 1000, None]
+    >>> [step_of(n) for n in ("llama-7b-1000steps-v2", "step_10k", "1.5M", "llama-7b", "v2")]
+    [1000, 10000, 1500000, None, 2]
     """
-    named = _STEP.search(name)
-    if named:
-        return int(named[1])
-    numbers = _NUMBER.findall(name)
-    return int(numbers[-1]) if numbers else None
+    for named in (_AFTER_ITS_WORD, _BEFORE_ITS_WORD):
+        match = named.search(name)
+        if match:
+            return _steps(match)
+    numbers = list(_ALONE.finditer(name)) or list(_NUMBER.finditer(name))
+    return _steps(numbers[-1]) if numbers else None
+
+
+def _steps(match: re.Match[str]) -> int:
+    if match["unit"]:
+        return round(float(match["number"]) * _FACTORS[match["unit"]])
+    return int(match["number"])
+
+
+def same_steps(checkpoints: Sequence[tuple[str, int | None]]) -> list[str]:
+    """Say which of some (name, step) share a step, so that their order is that of their names."""
+    by_step: dict[int, list[str]] = {}
+    for name, step in checkpoints:
+        if step is not None:
+            by_step.setdefault(step, []).append(name)
+    return [
+        f"{' and '.join(names)} are all at step {step}, and stand in the order of their names; "
+        "where a step was misread, give `checkpoints.list` with a `path` and a `step` each"
+        for step, names in by_step.items()
+        if len(names) > 1
+    ]
 
 
 def in_order(checkpoints: Sequence[Checkpoint], *, bisecting: bool) -> list[Checkpoint]:
     """Return checkpoints by step, those without one last; or the ends first, then halves."""
-    ordered = sorted(
-        checkpoints, key=lambda c: (c.step is None, c.step if c.step is not None else 0, c.name)
-    )
+    ordered = sorted(checkpoints, key=lambda checkpoint: checkpoint.rank)
     return list(_bisected(ordered)) if bisecting else ordered
 
 
@@ -83,22 +126,3 @@ def _bisected(items: Sequence[Item]) -> Iterator[Item]:
             yield items[middle]
             halves += [(low, middle), (middle, high)]
         spans = halves
-
-
-def size_if_whole(checkpoint: Checkpoint) -> int | None:
-    """Return the bytes of a local checkpoint that looks whole; None of one that is being written.
-
-    A whole one has its configuration, and all the weight files that its index names.
-    """
-    folder = Path(checkpoint.source.get("path", ""))
-    files = [path for pattern in _WEIGHTS for path in folder.glob(pattern)]
-    if not files or not (folder / "config.json").is_file():
-        return None
-    for index in folder.glob("*.index.json"):
-        try:
-            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-        except (OSError, ValueError, KeyError, AttributeError):
-            return None  # half written
-        if not named <= {path.name for path in files}:
-            return None
-    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())

@@ -5,23 +5,35 @@ Whatever a checkpoint does to its process, the sweep goes on. A judge comes late
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from raveval.cli.app import EXIT_MISSING_EXAMPLES, failures_in_words, say
-
-EXIT_WAITS_FOR_JUDGE = 4
+from raveval.config import RunConfig, load_config
+from raveval.errors import MismatchError
+from raveval.speech import EXIT_MISSING_EXAMPLES, failures_in_words, say
+from raveval.sweep.outcome import EXIT_WAITS_FOR_JUDGE, anew
+from raveval.types import Results
 
 
 def main() -> None:
     """Do all of a run that needs no judge; exit codes are those of `raveval run`, and one more."""
+    # A shell starts what is in its background with SIGINT ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with failures_in_words():
-        from raveval import runner
-
-        results = runner.answer(sys.argv[1], say=say)
+        results = _answered(load_config(sys.argv[1]))
         if results is None:
             sys.exit(EXIT_WAITS_FOR_JUDGE)
         if not results.is_complete:
             sys.exit(EXIT_MISSING_EXAMPLES)
+
+
+def _answered(config: RunConfig) -> Results | None:
+    from raveval import runner
+
+    try:
+        return runner.answer(config, say=say)
+    except MismatchError as exc:
+        raise MismatchError(anew(str(exc), config.run.output)) from exc
 
 
 if __name__ == "__main__":

@@ -116,28 +116,41 @@ class SweepConfig:
         """Return the checkpoints that there are now, in the order they are evaluated.
 
         Raises:
-            ConfigError: there are none (where nobody waits for them), or two of one name.
+            ConfigError: there are none, or two of one name, or one whose name no run can have.
         """
-        checkpoints = self._found()
-        if not checkpoints and not self.watch:
+        checkpoints, faults = self.named_well()
+        if faults:
+            raise ConfigError(faults[0])
+        if not checkpoints:
             raise ConfigError(
                 f"checkpoints.pattern: {self.section.pattern!r} fits no directory; the pattern is "
                 "looked up from where the command runs"
             )
-        seen: dict[str, Checkpoint] = {}
-        for each in checkpoints:
+        return checkpoints
+
+    def named_well(
+        self, known: Mapping[str, Checkpoint] | None = None
+    ) -> tuple[list[Checkpoint], list[str]]:
+        """Return the checkpoints whose names can be those of runs, and what the others lack.
+
+        `known` are those of which something is known by name: theirs nobody else can take.
+        """
+        seen = dict(known or {})
+        good, faults = list[Checkpoint](), list[str]()
+        for each in self._found():
             if not re.match(NAME_PATTERN, each.name) or each.name in RESERVED:
-                raise ConfigError(
-                    f"checkpoints: {each.name!r} cannot be the name of a run; give it a `name` of "
-                    "letters, digits, '_', '-' and '.'"
+                faults.append(
+                    f"checkpoints: {each.name!r} cannot be the name of a run; list it with a "
+                    "`name` of letters, digits, '_', '-' and '.'"
                 )
-            if each.name in seen:
-                raise ConfigError(
+            elif seen.setdefault(each.name, each).real_place != each.real_place:
+                faults.append(
                     f"checkpoints: {each.place} and {seen[each.name].place} are both called "
                     f"{each.name!r}; list them with a `name` each"
                 )
-            seen[each.name] = each
-        return in_order(checkpoints, bisecting=self.section.order == "bisecting")
+            elif each.name not in {other.name for other in good}:
+                good.append(each)
+        return in_order(good, bisecting=self.section.order == "bisecting"), faults
 
     def _found(self) -> list[Checkpoint]:
         section = self.section
@@ -174,20 +187,28 @@ def _listed(entry: CheckpointEntry) -> Checkpoint:
     return Checkpoint(entry.name or label, step, source)
 
 
-def load_sweep(source: str | Path | Mapping[str, Any]) -> SweepConfig:
+def load_sweep(source: str | Path | Mapping[str, Any], **overrides: object) -> SweepConfig:
     """Read a sweep from a YAML file, or from the same structure in memory.
+
+    `overrides` take the place of the file's keys, such as `parallel`; None leaves a key as it is.
 
     Raises:
         ConfigError: what is wrong, where, and what is allowed.
     """
     where = "sweep" if isinstance(source, Mapping) else str(source)
     content = dict(source) if isinstance(source, Mapping) else read_yaml(source)
+    content |= {key: value for key, value in overrides.items() if value is not None}
     section = validate(SweepSection, content, where=where)
     base = section.base if isinstance(section.base, dict) else read_yaml(section.base)
     base_name = f"{where}: base" if isinstance(section.base, dict) else section.base
     evaluate, run = (base.get(key) for key in ("evaluate", "run"))
     if not isinstance(evaluate, Mapping) or not isinstance(run, Mapping):
         raise ConfigError(f"{base_name}: a run has the sections `evaluate` and `run`")
+    if run.get("answers_from") is not None:
+        raise ConfigError(
+            f"{base_name}: run.answers_from: holds the answers of one model, and a sweep asks "
+            "several; leave it out, or evaluate that checkpoint by `raveval run`"
+        )
     model = evaluate.get("model", {})
     model = model_source(model) if isinstance(model, str) else model
     if section.checkpoints.revisions is not None and "id" not in model:

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 from raveval.config import ModelConfig
+from raveval.sweep.weights import weight_files
 
-_WEIGHTS = (".safetensors", ".bin", ".pt")
 _FETCHED = ("*.safetensors", "*.json", "*.model", "*.txt")
 
 
@@ -24,11 +24,9 @@ def prefetch(model: ModelConfig) -> None:
             return  # the run itself says what to install
         snapshot_download(model.id, revision=model.revision, allow_patterns=list(_FETCHED))
         return
-    folder = Path(model.path or "").expanduser()
-    for file in folder.iterdir() if model.path and folder.is_dir() else ():
-        if file.suffix in _WEIGHTS:
-            descriptor = os.open(file, os.O_RDONLY)
-            try:
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-            finally:
-                os.close(descriptor)
+    for file in weight_files(Path(model.path).expanduser()) if model.path else ():
+        descriptor = os.open(file, os.O_RDONLY)
+        try:
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        finally:
+            os.close(descriptor)

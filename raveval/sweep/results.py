@@ -14,7 +14,8 @@ from raveval.comparison import Difference, compare, verdict_of
 from raveval.comparison.paired import holm
 from raveval.errors import DataError, RavevalError
 from raveval.metrics._headline import primary
-from raveval.sweep.schedule import Outcome, State
+from raveval.sweep.checkpoints import Checkpoint, same_steps
+from raveval.sweep.outcome import Outcome, State
 from raveval.types import Estimate, Results
 
 
@@ -24,9 +25,9 @@ class SweptCheckpoint:
 
     Attributes:
         name, step, place: what it is called, its training step, where it lies.
-        state: what became of it; `message` says why it failed.
+        state: what became of it; `message` says why it failed, or why it was left as it is.
         seconds: that its process took, the judge's part not counted.
-        results: its numbers; None where it failed.
+        results: its numbers; None where it failed, or still waits for the judge.
     """
 
     name: str
@@ -44,8 +45,9 @@ class SweepResults:
 
     `from_previous` compares each checkpoint with the one before it, `from_best` with the best one,
     each task by the one estimate that it is quoted by. p-values are Holm's over each of the two
-    families. The best is chosen by the same examples: differences from it are a little too large.
-    `remarks` say what could not be compared.
+    families. The best is chosen by the same examples: differences from it are a little too large;
+    one with missing examples is not chosen where others have all.
+    `remarks` say what could not be compared, and what to know of what was.
     """
 
     checkpoints: tuple[SweptCheckpoint, ...]
@@ -70,34 +72,73 @@ Comparisons = dict[tuple[str, str, str], Difference | str | None]
 
 
 def collect(
-    output: Path, outcomes: Sequence[Outcome], *, known: Comparisons | None = None
+    output: Path,
+    outcomes: Sequence[Outcome],
+    *,
+    known: Comparisons | None = None,
+    remarks: Sequence[str] = (),
 ) -> SweepResults:
     """Read what the runs of a sweep found, and compare them.
 
-    `known` keeps the comparisons for the next call: a run that is done does not change.
+    `known` keeps the comparisons for the next call: a run that is done does not change. `remarks`
+    stand before those that are made here.
     """
     known = {} if known is None else known
-    ordered = sorted(outcomes, key=lambda o: (o.checkpoint.step is None, o.checkpoint.step or 0))
+    ordered = sorted(outcomes, key=lambda outcome: outcome.checkpoint.rank)
     checkpoints = tuple(_checkpoint(output, outcome) for outcome in ordered)
+    said = [*remarks, *same_steps([(each.name, each.step) for each in checkpoints])]
     done = [each for each in checkpoints if each.results is not None]
-    from_previous, from_best, remarks = list[Difference](), list[Difference](), list[str]()
+    from_previous, from_best = list[Difference](), list[Difference]()
     tasks = dict.fromkeys(name for each in done if each.results for name in each.results.tasks)
     for task in tasks:
         having = [each for each in done if each.results and task in each.results.tasks]
         pairs = list(itertools.pairwise(having))
-        from_previous += _differences(output, task, pairs, known, remarks)
-        best = _best(task, having)
+        from_previous += _differences(output, task, pairs, known, said)
+        best = _best(task, having, said)
         if best is not None:
             others = [(best, each) for each in having if each is not best]
-            from_best += _differences(output, task, others, known, remarks)
+            from_best += _differences(output, task, others, known, said)
     return SweepResults(
-        checkpoints, _adjusted(from_previous), _adjusted(from_best), tuple(dict.fromkeys(remarks))
+        checkpoints, _adjusted(from_previous), _adjusted(from_best), tuple(dict.fromkeys(said))
     )
+
+
+def earlier(output: Path) -> dict[str, Outcome]:
+    """Return what an earlier sweep left in its directory: runs that are done, or only not graded.
+
+    Their weights may be gone, and what is asked for now may be others: the runs stand.
+    """
+    left = {}
+    for entry in read_sweep(output) or ():
+        checkpoint = Checkpoint(entry["name"], entry["step"], {"path": entry["place"]})
+        if (output / checkpoint.name / "results.json").is_file():
+            left[checkpoint.name] = kept(checkpoint)
+        elif entry["state"] == State.ANSWERED:
+            left[checkpoint.name] = Outcome(checkpoint, State.ANSWERED)
+    return left
+
+
+def kept(checkpoint: Checkpoint) -> Outcome:
+    """Return the outcome of a checkpoint whose run stands as an earlier sweep left it."""
+    why = "its weights are gone; " if checkpoint.is_gone else ""
+    return Outcome(checkpoint, State.KEPT, f"{why}its run stands as an earlier sweep left it")
+
+
+def read_sweep(output: Path) -> list[dict[str, Any]] | None:
+    """Return the checkpoints of sweep.json; None where there is none, or it is not a sweep's."""
+    try:
+        content = json.loads((output / "sweep.json").read_text(encoding="utf-8"))
+        entries = content["checkpoints"]
+        content["from_previous"], content["from_best"]
+        keys = ("name", "step", "place", "state")
+        return [{**entry, **{key: entry[key] for key in keys}} for entry in entries]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _checkpoint(output: Path, outcome: Outcome) -> SweptCheckpoint:
     results = None
-    if outcome.state in (State.DONE, State.UNCHANGED):
+    if outcome.state in (State.DONE, State.UNCHANGED, State.KEPT):
         try:
             results = runner.load_results(output / outcome.checkpoint.name)
         except DataError as exc:
@@ -151,14 +192,36 @@ def _adjusted(differences: Sequence[Difference]) -> tuple[Difference, ...]:
     return tuple(replace(d, verdict=verdict_of(d)) for d in family)
 
 
-def _best(task: str, checkpoints: Sequence[SweptCheckpoint]) -> SweptCheckpoint | None:
-    """Return the checkpoint with the best value of the task's quoted estimate."""
+def _best(
+    task: str, checkpoints: Sequence[SweptCheckpoint], remarks: list[str]
+) -> SweptCheckpoint | None:
+    """Return the checkpoint with the best value of the task's quoted estimate.
+
+    Of those whose examples were all scored, or else of those with the most: a value over a few
+    examples says little, and what is missing may be what is hard.
+    """
     known = [(each, _quoted(each, task)) for each in checkpoints]
     ranked = [(each, found) for each, found in known if found and found.value is not None]
     if not ranked or ranked[0][1].higher_is_better is None:
         return None
+    most = max(_share_scored(each, task) for each, _ in ranked)
+    fuller = [pair for pair in ranked if _share_scored(pair[0], task) == most]
+    if len(fuller) < len(ranked):
+        names = [each.name for each, _ in ranked if _share_scored(each, task) < most]
+        remarks.append(
+            f"{task}: {', '.join(names)} cannot be the best checkpoint: examples are missing, and "
+            f"{'none' if most == 1 else 'fewer'} are of others"
+        )
     sign = 1.0 if ranked[0][1].higher_is_better else -1.0
-    return max(ranked, key=lambda pair: sign * (pair[1].value or 0.0))[0]
+    return max(fuller, key=lambda pair: sign * (pair[1].value or 0.0))[0]
+
+
+def _share_scored(checkpoint: SweptCheckpoint, task: str) -> float:
+    """Return the share of a task's examples, 0 to 1, of which a checkpoint has a score."""
+    if checkpoint.results is None:
+        return 0.0
+    coverage = checkpoint.results.tasks[task].coverage
+    return coverage.n_scored / coverage.n_attempted if coverage.n_attempted else 0.0
 
 
 def _quoted(checkpoint: SweptCheckpoint, task: str) -> Estimate | None:

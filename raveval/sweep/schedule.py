@@ -10,32 +10,24 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 import yaml
 
-from raveval.cli.app import EXIT_MISSING_EXAMPLES
 from raveval.config import RunConfig
 from raveval.errors import Refused
+from raveval.speech import EXIT_MISSING_EXAMPLES
 from raveval.sweep.checkpoints import Checkpoint
-from raveval.sweep.child import EXIT_WAITS_FOR_JUDGE
+from raveval.sweep.outcome import EXIT_WAITS_FOR_JUDGE, Outcome, State
 from raveval.sweep.prefetch import prefetch
 
 _SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_TO_END = {signal.SIGINT: 30, signal.SIGTERM: 10}
+"""How long a child has after each signal, before it is killed."""
 
 Say = Callable[[str], None]
-
-
-class State(StrEnum):
-    """What became of a checkpoint."""
-
-    DONE = "done"  # answered, and graded where a judge is needed
-    UNCHANGED = "unchanged"  # done by an earlier sweep; nothing was to do
-    ANSWERED = "answered"  # waits for the judge
-    FAILED = "failed"
 
 
 _STATES = {
@@ -43,16 +35,6 @@ _STATES = {
     EXIT_MISSING_EXAMPLES: State.DONE,
     EXIT_WAITS_FOR_JUDGE: State.ANSWERED,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """A checkpoint's run and what became of it; `message` says why it failed."""
-
-    checkpoint: Checkpoint
-    state: State
-    message: str = ""
-    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -71,7 +53,7 @@ def carry_out(
     address: str,
     folder: Path,
     say: Say,
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Run each checkpoint in a process of its own, so many at once, and yield what became of it.
 
     Args:
@@ -80,6 +62,8 @@ def carry_out(
         address: the Ray cluster that they share; what finds no free resources there waits.
         folder: where the logs go, one for each checkpoint.
         say: hears of beginnings.
+
+    Close what is returned where it is left early: that ends the processes.
     """
     waiting, children = deque(work), list[_Child]()
     try:
@@ -121,30 +105,52 @@ def _outcome(child: _Child) -> Outcome:
     seconds = time.monotonic() - child.started
     if code in _STATES:
         return Outcome(child.checkpoint, _STATES[code], seconds=seconds)
-    with child.log.open("rb") as file:
-        file.seek(child.log_start)
-        said = file.read().decode(errors="replace").strip().splitlines()
-    errors = [index for index, line in enumerate(said) if line.startswith("error: ")]
-    if errors:
-        message = "\n".join(said[errors[-1] :]).removeprefix("error: ")
-    elif code < 0:
-        message = f"its process was ended by signal {signal.Signals(-code).name}"
-    else:
-        message = said[-1] if said else f"its process ended with code {code}"
+    message = f"{_why(code, _said(child))} (its log: {child.log})"
     return Outcome(child.checkpoint, State.FAILED, message, seconds)
 
 
-def _end(children: Iterable[_Child]) -> None:
-    """Have the children stop as Ctrl-C would, and wait for them: what they committed is kept."""
+def _said(child: _Child) -> list[str]:
+    with child.log.open("rb") as file:
+        file.seek(child.log_start)
+        return file.read().decode(errors="replace").strip().splitlines()
+
+
+def _why(code: int, said: Sequence[str]) -> str:
+    """Return why a child failed; what ended it counts before what it said."""
+    if code < 0:
+        is_known = -code in set(signal.Signals)
+        name = signal.Signals(-code).name if is_known else str(-code)
+        hint = ", as the system does where memory runs out" if -code == signal.SIGKILL else ""
+        return f"its process was ended by signal {name}{hint}"
+    errors = [index for index, line in enumerate(said) if line.startswith("error: ")]
+    if errors:
+        return "\n".join(said[errors[-1] :]).removeprefix("error: ")
+    return said[-1] if said else f"its process ended with code {code}"
+
+
+def _end(children: Sequence[_Child]) -> None:
+    """Have the children stop as Ctrl-C would, and wait for them: what they committed is kept.
+
+    Who is asked twice to end does not want to wait: then they are killed.
+    """
+    try:
+        for number, patience in _SECONDS_TO_END.items():
+            _signal(children, number)
+            end = time.monotonic() + patience
+            while any(child.process.poll() is None for child in children):
+                if time.monotonic() > end:
+                    break
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+    finally:
+        _signal(children, signal.SIGKILL)
+        for child in children:
+            child.process.wait()
+
+
+def _signal(children: Iterable[_Child], number: signal.Signals) -> None:
     for child in children:
         with contextlib.suppress(ProcessLookupError):
-            child.process.send_signal(signal.SIGINT)
-    for child in children:
-        try:
-            child.process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            child.process.kill()
-            child.process.wait()
+            child.process.send_signal(number)  # of one that has ended, does nothing
 
 
 def _fetch_meanwhile(config: RunConfig) -> None:

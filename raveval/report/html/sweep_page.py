@@ -35,6 +35,9 @@ def sweep_page(results: SweepResults) -> Page:
     verdict = f"{n_done} of {len(results.checkpoints)} checkpoints evaluated"
     if results.failed:
         verdict += f"; failed: {', '.join(plain(each.name) for each in results.failed)}"
+    waiting = [plain(each.name) for each in results.checkpoints if each.state == "answered"]
+    if waiting:
+        verdict += f"; waiting for the judge: {', '.join(waiting)}"
     steps = [each.step for each in results.checkpoints if each.step is not None]
     facts = [f"raveval {raveval.__version__}"]
     if steps:
@@ -80,7 +83,7 @@ def _cost_table(results: SweepResults) -> Table:
         rows.append(
             (
                 plain(each.name),
-                str(each.state),
+                each.state.words,
                 str(sum(usage.n_prompt_tokens for usage in usages)),
                 str(sum(usage.n_output_tokens for usage in usages)),
                 f"{sum(usage.engine_seconds for usage in usages):.1f}",
