@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from raveval.evaluate import Stage, TaskSpec, load_protocol, read_replies
-from raveval.runner import task_spec
+from raveval.passes import task_spec
 from raveval.store import RunDirectory, shards_of
 from raveval.types import (
     Answers,
