@@ -126,6 +126,19 @@ class TestReport:
         assert [each.results is not None for each in again.checkpoints] == [True, True, False]
         assert "step_1: kept: its weights are gone" in "\n".join(missing_lines(again))
 
+    def test_keeps_a_listed_checkpoint_whose_weights_are_gone(self, tmp_path: Path) -> None:
+        place, run = tmp_path / "training" / "step_1", tmp_path / "swept" / "step_1"
+        run.mkdir(parents=True)
+        (run / "results.json").write_text(report.to_json(results(0.5)))
+        before = collect(run.parent, [Outcome(checkpoint("step_1", place), State.DONE)])
+        (run.parent / "sweep.json").write_text(to_json(before))
+        listed = content(tmp_path, checkpoints={"list": [{"path": str(place)}]})
+        found = sweep(listed)
+        (each,) = found.checkpoints
+        assert (each.state, each.results) == (State.KEPT, results(0.5))
+        assert found.is_complete
+        assert "step_1: kept" in (run.parent / "report.md").read_text()
+
     def test_tells_who_waits_from_who_failed(self, tmp_path: Path) -> None:
         outcomes = [
             Outcome(checkpoint("step_1"), State.ANSWERED),
