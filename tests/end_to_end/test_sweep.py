@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 
 import raveval
 from raveval.errors import ConfigError, MismatchError
-from raveval.sweep import State, load_sweep, sweep
+from raveval.sweep import State, sweep
 from tests.end_to_end.conftest import receipts
 
 pytestmark = pytest.mark.ray
@@ -87,11 +89,24 @@ def test_a_sweep_from_start_to_finish(checkpoints: Make, tmp_path: Path) -> None
     assert "1 of 4 checkpoints to evaluate" in again.stderr
     assert receipts(tmp_path / "swept" / "step_10") == before
 
-    (tmp_path / "training" / "step_15-broken" / "config.json").write_text("{}")
-    mended = command(tmp_path, "sweep", "sweep.yaml")
-    assert mended.returncode == 0
-    single = raveval.load_results(tmp_path / "swept" / "step_15-broken")
-    assert single.is_complete
+    training = tmp_path / "training"
+    (training / "step_15-broken" / "config.json").write_text("{}")
+    (training / "step_5" / "model.bin").write_bytes(b"trained once more")
+    shutil.rmtree(training / "step_10")
+    other = command(tmp_path, "sweep", "sweep.yaml")
+    assert other.returncode == 3
+    assert raveval.load_results(tmp_path / "swept" / "step_15-broken").is_complete
+    found = json.loads((tmp_path / "swept" / "sweep.json").read_text())
+    states = {each["name"]: each["state"] for each in found["checkpoints"]}
+    assert states == {
+        "step_5": "failed",
+        "step_10": "kept",
+        "step_15-broken": "done",
+        "step_20": "unchanged",
+    }
+    assert [each["run"] for each in found["from_previous"]] == ["step_15-broken", "step_20"]
+    failure = next(line for line in other.stderr.splitlines() if "failed: step_5: " in line)
+    assert f"delete {tmp_path / 'swept' / 'step_5'} and sweep again" in failure
 
 
 def test_one_judge_grades_the_answers_of_all(
@@ -125,7 +140,13 @@ def test_one_judge_grades_the_answers_of_all(
         run={"judge": {"cpus_per_replica": 0.5}},
     )
     heard: list[str] = []
-    results = sweep(config, say=heard.append)
+
+    def say(line: str) -> None:
+        heard.append(line)
+        if line.startswith("step_1: answered"):  # nobody needs its weights any more
+            shutil.rmtree(tmp_path / "training" / "step_1")
+
+    results = sweep(config, say=say)
     assert [each.state for each in results.checkpoints] == [State.DONE, State.DONE]
     assert sum("judge replica of judge" in line for line in heard) == 1
     assert "graded 4 examples" in "\n".join(heard)
@@ -141,7 +162,7 @@ def test_one_judge_grades_the_answers_of_all(
 
 
 def test_a_sweep_that_watches_takes_what_appears(checkpoints: Make, tmp_path: Path) -> None:
-    config = checkpoints("step_1", watch=True, poll_seconds=0.2)
+    config = checkpoints("step_1", "_tmp_step_0", watch=True, poll_seconds=0.2)
     (tmp_path / "training" / "step_2").mkdir()
     (tmp_path / "training" / "step_2" / "config.json").write_text("{}")
     (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(config))
@@ -153,13 +174,43 @@ def test_a_sweep_that_watches_takes_what_appears(checkpoints: Make, tmp_path: Pa
         wait_for(lambda: "step_1: done" in (tmp_path / "log").read_text(), watching)
         assert "step_2" not in (tmp_path / "log").read_text()
         (tmp_path / "training" / "step_2" / "model.bin").write_bytes(b"late")
-        wait_for(lambda: "step_2: done" in (tmp_path / "log").read_text(), watching)
+        written = tmp_path / "swept" / "sweep.json"
+        wait_for(lambda: written.read_text().count('"done"') == 2, watching)
     finally:
-        watching.send_signal(signal.SIGINT)
+        watching.send_signal(signal.SIGTERM)
         code = watching.wait(timeout=60)
     assert code == 130
+    said = (tmp_path / "log").read_text()
+    assert "'_tmp_step_0' cannot be the name of a run" in said
+    assert said.splitlines()[-1].startswith("interrupted")
+    assert "SIGTERM" not in said
     found = json.loads((tmp_path / "swept" / "sweep.json").read_text())
     assert [each["state"] for each in found["checkpoints"]] == ["done", "done"]
+
+
+def test_ctrl_c_ends_the_checkpoints_at_work_too(
+    checkpoints: Make, questions: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    hanging = {"name": "scripted", "script": f"{SCRIPTS}:hangs"}
+    evaluate = {"engine": hanging, "tasks": [questions("hang")]}
+    config = checkpoints("step_1", "step_2", evaluate=evaluate)
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(config))
+    with (tmp_path / "log").open("wb") as log:
+        sweeping = subprocess.Popen(
+            arguments("sweep", "sweep.yaml"), stdout=log, stderr=log, cwd=tmp_path, env=own_ray()
+        )
+    at_work: list[psutil.Process] = []
+    try:
+        wait_for(lambda: any((tmp_path / "swept").glob("step_*/workers/*.json")), sweeping)
+        below = psutil.Process(sweeping.pid).children()
+        at_work = [each for each in below if "raveval.sweep.child" in each.cmdline()]
+    finally:
+        sweeping.send_signal(signal.SIGINT)
+        code = sweeping.wait(timeout=90)
+    assert code == 130
+    assert len(at_work) == 2
+    assert not any(each.is_running() for each in at_work)
+    assert (tmp_path / "log").read_text().splitlines()[-1].startswith("interrupted")
 
 
 class TestRefusals:
@@ -182,11 +233,6 @@ class TestRefusals:
         (tmp_path / "swept" / "run.json").write_text("{}")
         with pytest.raises(MismatchError, match="is a run, not a sweep"):
             sweep(config)
-
-    def test_of_checkpoints_that_changed(self, checkpoints: Make, tmp_path: Path) -> None:
-        config = load_sweep(checkpoints("step_1"))
-        (checkpoint,) = config.checkpoints()
-        assert config.run_of(checkpoint).evaluate.model.path == checkpoint.place
 
 
 def command(folder: Path, *given: str) -> subprocess.CompletedProcess[str]:
