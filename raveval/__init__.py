@@ -16,7 +16,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from raveval.comparison import Comparison, Difference, compare
     from raveval.measurement import Measurement, measure
-    from raveval.runner import load_results, rescore, run, status
+    from raveval.run_status import status
+    from raveval.runner import load_results, rescore, run
     from raveval.types import Coverage, Estimate, Results, Status, TaskResults
 
 _HOMES = {
@@ -33,7 +34,7 @@ _HOMES = {
     "measure": "measurement",
     "rescore": "runner",
     "run": "runner",
-    "status": "runner",
+    "status": "run_status",
 }
 
 __all__ = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +15,12 @@ from typing import Any, BinaryIO
 from raveval.errors import ModelError
 
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_TRAINERS = re.compile(
+    r"\.|optimizer|scheduler|scaler|rng_state|trainer_state|training_args|zero_to_fp32"
+    r"|events\.out|.*\.(md|log|txt\.lock)$|latest$|global_step"
+)
+"""Names of files that trainers write beside a model, and no engine reads."""
+
 _WHOLE_BYTES = 1 << 20
 _BLOCK_BYTES = 1 << 14
 
@@ -75,15 +82,17 @@ def first_difference(
 def checkpoint_digest(directory: Path) -> str:
     """Return a hash that tells two checkpoints apart, without reading all of their weights.
 
-    What lies at the top of the directory counts, as it is what engines load. Small files are hashed
-    whole. Of a safetensors file the header is hashed, and three blocks of each tensor, so that a
-    checkpoint of which one layer was trained differs; of other weights 64 evenly spaced blocks.
+    What lies at the top of the directory counts, as it is what engines load, but for what a trainer
+    keeps beside it: its optimizer's and schedule's states, its log, its arguments, notes for
+    readers. They come and go while the model stays the same. Small files are hashed whole. Of a
+    safetensors file the header is hashed, and three blocks of each tensor, so that a checkpoint of
+    which one layer was trained differs; of other weights 64 evenly spaced blocks.
 
     Raises:
         ModelError: there is nothing to hash.
     """
     files = sorted(path for path in directory.iterdir() if path.is_file())
-    files = [path for path in files if not path.name.startswith(".")]
+    files = [path for path in files if not _TRAINERS.match(path.name)]
     if not files:
         raise ModelError(f"model path {str(directory)!r}: holds no files")
     whole = hashlib.sha256()

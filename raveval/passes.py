@@ -20,7 +20,6 @@ from raveval.config import RunSection
 from raveval.errors import DataError
 from raveval.evaluate import Stage, TaskSpec
 from raveval.models import ChosenModel
-from raveval.plan import Plan
 from raveval.progress import Progress
 from raveval.protocols import Grading, TaskSettings
 from raveval.scoring import n_changed, score_shard, stored
@@ -32,17 +31,18 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRun:
-    """A run whose directory this process holds: what is asked, and the specs of its tasks."""
+class HeldRun:
+    """A run whose directory this process holds: its tasks and shards, its models, their places.
+
+    `model` is None where a judge alone is at work on it.
+    """
 
     directory: RunDirectory
-    plan: Plan
     specs: Mapping[str, TaskSpec]
-
-    @classmethod
-    def of(cls, directory: RunDirectory, plan: Plan, manifest: Mapping[str, Any]) -> OpenRun:
-        """Return the run that a manifest describes."""
-        return cls(directory, plan, {n: task_spec(e) for n, e in manifest["tasks"].items()})
+    shards: Sequence[Shard]
+    section: RunSection
+    model: ChosenModel | None
+    judge: ChosenModel | None
 
     def unanswered(self, shards: Sequence[Shard]) -> list[Shard]:
         """Return those of the shards that have no replies."""
@@ -66,7 +66,9 @@ class OpenRun:
 
     def _loaded(self, stage: Stage) -> Mapping[str, Any] | None:
         """Return what engine made what a stage has made so far; None where there is nothing."""
-        for shard in self.plan.shards():
+        for shard in self.shards:
+            if stage is Stage.GRADE and not self.specs[shard.task].is_graded:
+                continue
             replies, verdicts = stored(self.directory, shard, self.specs[shard.task])
             made = verdicts if stage is Stage.GRADE else replies
             if made is not None:
@@ -74,38 +76,41 @@ class OpenRun:
         return None
 
 
-def answer(run: OpenRun, shards: Sequence[Shard], *, say: Say) -> None:
+def answer(run: HeldRun, shards: Sequence[Shard], *, say: Say) -> None:
     """Have the model under evaluation answer shards; score those that no judge grades."""
     work = [(0, shard) for shard in shards]
-    _through(
-        work, run.plan.model, (run.part(Stage.ANSWER),), Stage.ANSWER, run.plan.config.run, say
-    )
+    spec = _spec(run.model, (run.part(Stage.ANSWER),), Stage.ANSWER, run.section)
+    _through(work, spec, _placement(Stage.ANSWER, run.section), say)
 
 
-def grade(runs: Sequence[tuple[OpenRun, Sequence[Shard]]], *, say: Say) -> None:
+def grade(runs: Sequence[tuple[HeldRun, Sequence[Shard]]], *, say: Say) -> None:
     """Have one judge grade shards of several runs, and score them.
 
     The judge and where it runs are those of the first one.
     """
-    judge = runs[0][0].plan.judge
-    if judge is None:
-        raise ValueError("the run has no judge")
+    first = runs[0][0]
     work = [(index, shard) for index, (_, shards) in enumerate(runs) for shard in shards]
     parts = tuple(run.part(Stage.GRADE) for run, _ in runs)
-    _through(work, judge, parts, Stage.GRADE, runs[0][0].plan.config.run, say)
+    spec = _spec(first.judge, parts, Stage.GRADE, first.section)
+    _through(work, spec, _placement(Stage.GRADE, first.section), say)
 
 
-def _through(
-    work: Sequence[tuple[int, Shard]],
-    model: ChosenModel,
-    parts: tuple[RunPart, ...],
-    stage: Stage,
-    section: RunSection,
-    say: Say,
-) -> None:
-    """Send shards through the replicas of one model."""
-    is_judge = stage is Stage.GRADE
-    spec = WorkerSpec(
+def check_room_for_judge(run: HeldRun) -> None:
+    """Refuse a judge that the cluster cannot hold, before the candidate answers for nothing.
+
+    Raises:
+        ResourceError: what it needs, and what there is.
+    """
+    spec = _spec(run.judge, (), Stage.GRADE, run.section)
+    pipeline.check_room(spec, _placement(Stage.GRADE, run.section))
+
+
+def _spec(
+    model: ChosenModel | None, parts: tuple[RunPart, ...], stage: Stage, section: RunSection
+) -> WorkerSpec:
+    if model is None:
+        raise ValueError(f"there is no model to {stage}")
+    return WorkerSpec(
         runs=parts,
         stage=stage,
         engine=model.engine,
@@ -113,8 +118,12 @@ def _through(
         model=model.loadable,
         deadline_seconds=section.deadline_seconds,
     )
+
+
+def _placement(stage: Stage, section: RunSection) -> pipeline.Placement:
+    is_judge = stage is Stage.GRADE
     share = section.judge if is_judge else section
-    placement = pipeline.Placement(
+    return pipeline.Placement(
         replicas=share.replicas,
         cpus_per_replica=share.cpus_per_replica,
         gpus_per_replica=share.gpus_per_replica,
@@ -124,12 +133,18 @@ def _through(
         section="run.judge" if is_judge else "run",
         autoscaling=section.autoscaling,
     )
+
+
+def _through(
+    work: Sequence[tuple[int, Shard]], spec: WorkerSpec, placement: pipeline.Placement, say: Say
+) -> None:
+    """Send shards through the replicas of one model."""
     n_examples = sum(shard.stop - shard.start for _, shard in work)
     began = time.monotonic()
     with Progress(n_examples, say=say) as progress:
         for done in pipeline.execute(work, spec, placement, say=say):
             progress.add(done.n_examples, n_missing=done.n_missing, n_tokens=done.n_tokens)
-    verb = "graded" if is_judge else "answered"
+    verb = {Stage.ANSWER: "answered", Stage.GRADE: "graded"}[spec.stage]
     say(f"{verb} {n_examples} examples in {time.monotonic() - began:.0f} s")
 
 

@@ -81,7 +81,7 @@ def execute(
         import ray.data
         import ray.exceptions
 
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        nodes = _nodes()
         resources = _resources(placement, nodes, devices_per_replica=_devices(spec))
         say(
             f"starting {placement.replicas} {_ROLE[spec.stage]}replica"
@@ -248,6 +248,22 @@ def _native_messages_held_back() -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+
+
+def check_room(spec: WorkerSpec, placement: Placement) -> None:
+    """Refuse replicas that the cluster at hand cannot hold.
+
+    Raises:
+        ResourceError: what they need, and what there is.
+    """
+    _resources(placement, _nodes(), devices_per_replica=_devices(spec))
+
+
+def _nodes() -> list[Mapping[str, float]]:
+    """Return what each living node of the cluster has."""
+    import ray
+
+    return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
 
 def _local_cpus() -> int:

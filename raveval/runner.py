@@ -1,10 +1,9 @@
-"""One run from config to results; and what can be asked of a run directory afterwards."""
+"""One run from config to results, whole or in parts; and its results again."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,9 +12,10 @@ from typing import Any
 
 from raveval import passes, pipeline, report
 from raveval.config import RunConfig, load_config
-from raveval.errors import DataError, MismatchError
-from raveval.fingerprint import first_difference
-from raveval.passes import OpenRun, score_stored, task_spec
+from raveval.errors import DataError, MismatchError, RavevalError
+from raveval.fingerprint import first_difference, plain
+from raveval.models import ChosenModel, choose
+from raveval.passes import HeldRun, score_stored, task_spec
 from raveval.plan import (
     Plan,
     make_plan,
@@ -24,9 +24,8 @@ from raveval.plan import (
     score_fingerprint,
     score_inputs,
 )
+from raveval.plan.reuse import take_over
 from raveval.reduce import reduce_run
-from raveval.reuse import take_over
-from raveval.scoring import stored
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Results, Shard
 
@@ -53,12 +52,13 @@ def run(config: Config, *, say: Say = _silent) -> Results:
         RunError: it broke; what was committed is kept, and the same call goes on from there.
     """
     with _begun(config, say) as work:
+        unanswered, ungraded = work.run.unanswered(work.missing), work.run.ungraded(work.missing)
         if work.missing:
-            with pipeline.cluster(work.run.plan.config.run.address):
-                unanswered = work.run.unanswered(work.missing)
+            with pipeline.cluster(work.run.section.address):
+                if ungraded:
+                    passes.check_room_for_judge(work.run)
                 if unanswered:
                     passes.answer(work.run, unanswered, say=say)
-                ungraded = work.run.ungraded(work.missing)
                 if ungraded:
                     passes.grade([(work.run, ungraded)], say=say)
         return _finished(work)
@@ -76,52 +76,106 @@ def answer(config: Config, *, say: Say = _silent) -> Results | None:
     with _begun(config, say) as work:
         unanswered = work.run.unanswered(work.missing)
         if unanswered:
-            with pipeline.cluster(work.run.plan.config.run.address):
+            with pipeline.cluster(work.run.section.address):
                 passes.answer(work.run, unanswered, say=say)
         return None if work.run.ungraded(work.missing) else _finished(work)
 
 
-def grade(configs: Sequence[Config], *, say: Say = _silent) -> list[Results]:
-    """Have one judge, loaded once, grade the answers of several runs, and write their reports.
+def grade(directories: Sequence[str | Path], *, say: Say = _silent) -> list[Results | RavevalError]:
+    """Have one judge, loaded once, grade what several runs answered, and write their reports.
 
-    Raises:
-        MismatchError: the runs name different judges.
-        Refused, RunError: as `run`; also where a run is not answered yet.
+    All that is needed stands in their directories; the models that answered may be gone.
+
+    Args:
+        directories: of runs that were answered (`answer`), with one judge.
+        say: hears what is going on.
+
+    Returns:
+        Of each run its results, or why it could not be graded; the others are.
     """
+    judges: dict[str, ChosenModel] = {}
     with contextlib.ExitStack() as stack:
-        begun = [stack.enter_context(_begun(config, say)) for config in configs]
-        waiting = [(work.run, work.run.ungraded(work.missing)) for work in begun]
-        waiting = [(opened, shards) for opened, shards in waiting if shards]
-        for opened, shards in waiting:
-            _check_gradable(opened, waiting[0][0], shards)
+        found: list[_Begun | RavevalError] = []
+        for directory in directories:
+            try:
+                found.append(stack.enter_context(_reopened(Path(directory), judges, say)))
+            except RavevalError as exc:
+                found.append(exc)
+        runs = [work.run for work in found if isinstance(work, _Begun)]
+        waiting = [
+            (work.run, work.run.ungraded(work.missing))
+            for work in found
+            if isinstance(work, _Begun) and work.missing
+        ]
+        fault: RavevalError | None = None
         if waiting:
-            with pipeline.cluster(waiting[0][0].plan.config.run.address):
-                passes.grade(waiting, say=say)
-        return [_finished(work) for work in begun]
+            try:
+                with pipeline.cluster(runs[0].section.address):
+                    passes.grade(waiting, say=say)
+            except RavevalError as exc:
+                fault = exc
+        return [_outcome(work, fault) for work in found]
 
 
-def _check_gradable(opened: OpenRun, first: OpenRun, shards: Sequence[Shard]) -> None:
-    judges = (each.plan.judge and each.plan.judge.identity() for each in (first, opened))
-    difference = first_difference(*(judge or {} for judge in judges))
-    if difference is not None:
-        key, old, new = difference
+def _outcome(work: _Begun | RavevalError, fault: RavevalError | None) -> Results | RavevalError:
+    """Return a run's results, or what stands in their way; a pass's fault is the unfinished's."""
+    if not isinstance(work, _Begun):
+        return work
+    try:
+        return _finished(work)
+    except RavevalError as exc:
+        return fault or exc
+
+
+@contextlib.contextmanager
+def _reopened(directory: Path, judges: dict[str, ChosenModel], say: Say) -> Iterator[_Begun]:
+    """Hold the directory of a run that was answered, from its files alone.
+
+    `judges` are those that were chosen so far; all runs are to have the same.
+    """
+    files = RunDirectory(directory)
+    manifest = files.manifest()
+    config = load_config(manifest["config"])
+    section = config.evaluate.judge
+    if section is None:
+        raise DataError(f"{directory}: has no judge; there is nothing to grade")
+    place = section.model_dump_json()
+    if judges and place not in judges:
         raise MismatchError(
-            f"{opened.directory.path}: its judge is not that of {first.directory.path}: {key} is "
-            f"{new!r}, there {old!r}; grade them apart"
+            f"{directory}: its judge is {place}, that of the runs before it is {min(judges)}; "
+            "grade them apart"
         )
-    unanswered = opened.unanswered(shards)
-    if unanswered:
-        raise DataError(
-            f"{opened.directory.path}: {len(unanswered)} of {len(shards)} shards are not answered "
-            "yet; there is nothing to grade in them"
-        )
+    if place not in judges:
+        judges[place] = choose(section.model, section.engine, where="evaluate.judge", say=say)
+    judge = judges[place]
+    specs = {name: task_spec(entry) for name, entry in manifest["tasks"].items()}
+    for name, entry in manifest["tasks"].items():
+        identity = plain(judge.identity())
+        difference = first_difference((entry["verdict"] or {}).get("judge", identity), identity)
+        if difference is not None:
+            key, old, new = difference
+            raise MismatchError(
+                f"{directory}: {key} of the judge of task {name!r} was {old!r} when the run began, "
+                f"now it is {new!r}"
+            )
+    with files.held():
+        shards = _shards(manifest)
+        missing = score_stored(files, _unscored(files, manifest, shards), manifest, say)
+        run = HeldRun(files, specs, shards, config.run, None, judge)
+        unanswered = run.unanswered(missing)
+        if unanswered:
+            raise DataError(
+                f"{directory}: {len(unanswered)} of {len(shards)} shards are not answered yet; "
+                "there is nothing to grade in them"
+            )
+        yield _Begun(run, manifest, missing)
 
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
     """A run whose directory is held: what it is, and the shards that are not done."""
 
-    run: OpenRun
+    run: HeldRun
     manifest: dict[str, Any]
     missing: Sequence[Shard]
 
@@ -134,25 +188,43 @@ def _begun(config: Config, say: Say) -> Iterator[_Begun]:
     directory = RunDirectory(checked.run.output)
     with directory.held():
         # Another driver may have been at work between the plan and the lock.
-        sizes = reconcile(directory, planned.tasks, checked.run.shard_size)
+        sizes = reconcile(directory, planned.tasks, planned.shard_sizes)
         planned = dataclasses.replace(planned, shard_sizes=sizes)
         manifest = _prepare(directory, planned)
         shards = planned.shards()
+        if checked.run.answers_from is not None:
+            wanted = {task.name: task.reply_fingerprint for task in planned.tasks}
+            take_over(checked.run.answers_from, directory, wanted, shards, say=say)
         if checked.run.retry_failed:
             n_dropped = sum(directory.drop_failed(shard) for shard in shards)
             say(f"{n_dropped} shards with failed examples are asked again")
-        if checked.run.answers_from is not None:
-            take_over(checked.run.answers_from, directory, manifest, shards, say=say)
-        wanted = {n: entry["score_fingerprint"] for n, entry in manifest["tasks"].items()}
-        unscored = [
-            shard
-            for shard in shards
-            if directory.finished(shard, score_fingerprint=wanted[shard.task]) is None
-        ]
+        unscored = _unscored(directory, manifest, shards)
         missing = score_stored(directory, unscored, manifest, say)
         if len(missing) < len(shards):
             say(f"{len(shards) - len(missing)} of {len(shards)} shards are done already")
-        yield _Begun(OpenRun.of(directory, planned, manifest), manifest, missing)
+        specs = {name: task_spec(entry) for name, entry in manifest["tasks"].items()}
+        run = HeldRun(directory, specs, shards, checked.run, planned.model, planned.judge)
+        yield _Begun(run, manifest, missing)
+
+
+def _shards(manifest: Mapping[str, Any]) -> list[Shard]:
+    return [
+        shard
+        for name, entry in manifest["tasks"].items()
+        for shard in shards_of(name, entry["n_examples"], entry["shard_size"])
+    ]
+
+
+def _unscored(
+    directory: RunDirectory, manifest: Mapping[str, Any], shards: Sequence[Shard]
+) -> list[Shard]:
+    """Return the shards without records and a receipt under the manifest's fingerprints."""
+    wanted = {name: entry["score_fingerprint"] for name, entry in manifest["tasks"].items()}
+    return [
+        shard
+        for shard in shards
+        if directory.finished(shard, score_fingerprint=wanted[shard.task]) is None
+    ]
 
 
 def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
@@ -168,9 +240,11 @@ def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
 
 
 def _finished(work: _Begun) -> Results:
+    """Write the results, then that the run is finished: who reads the one finds the other."""
     work.manifest["finished"] = _now()
+    results = _write_results(work.run.directory, work.manifest)
     work.run.directory.write_manifest(work.manifest)
-    return _write_results(work.run.directory, work.manifest)
+    return results
 
 
 def is_done(config: Config, *, say: Say = _silent) -> bool:
@@ -181,13 +255,23 @@ def is_done(config: Config, *, say: Say = _silent) -> bool:
     """
     checked = load_config(config)
     directory = RunDirectory(checked.run.output)
-    if directory.read_manifest() is None or not (directory.path / "results.json").exists():
+    if not (directory.read_manifest() or {}).get("finished"):
         return False
     planned = make_plan(checked, say=say)
-    wanted = {task.name: task.score_fingerprint for task in planned.tasks}
-    return all(
-        directory.finished(shard, score_fingerprint=wanted[shard.task]) is not None
-        for shard in planned.shards()
+    try:
+        results = load_results(directory.path)
+    except DataError:
+        return False
+    wanted = {
+        task.name: {"reply": task.reply_fingerprint, "score": task.score_fingerprint}
+        for task in planned.tasks
+    }
+    shards = planned.shards()
+    if checked.run.retry_failed and any(directory.may_be_asked_again(shard) for shard in shards):
+        return False
+    return results.fingerprints == wanted and all(
+        directory.finished(shard, score_fingerprint=wanted[shard.task]["score"]) is not None
+        for shard in shards
     )
 
 
@@ -209,7 +293,7 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
         DataError: no run there, or replies are missing.
     """
     run_directory = RunDirectory(directory)
-    manifest = _manifest(run_directory)
+    manifest = run_directory.manifest()
     if "imported" in manifest:
         raise DataError(
             f"{directory}: was imported, and holds no replies; import the file again "
@@ -222,77 +306,20 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
             entry["score_fingerprint"] = score_fingerprint(
                 entry["reply"], entry.get("verdict"), entry["score"]
             )
+        finished = manifest.pop("finished", None)
         run_directory.write_manifest(manifest)
-        shards = [
-            shard
-            for name, entry in manifest["tasks"].items()
-            for shard in shards_of(name, entry["n_examples"], entry["shard_size"])
-        ]
+        shards = _shards(manifest)
         unanswered = score_stored(run_directory, shards, manifest, say)
         if unanswered:
             raise DataError(
                 f"{directory}: {len(unanswered)} of {len(shards)} shards have no stored replies, "
-                "or no verdicts on them; "
-                "run the run to its end first"
+                "or no verdicts on them; run the run to its end first"
             )
         say(f"{len(shards)} shards scored again")
-        return _write_results(run_directory, manifest)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskStatus:
-    """How far a task is; `by_status` counts the examples of its finished shards.
-
-    `n_shards_to_grade` are answered, and wait for the judge.
-    """
-
-    n_shards: int
-    n_shards_done: int
-    n_examples: int
-    by_status: Mapping[str, int]
-    n_shards_to_grade: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class RunStatus:
-    """How far a run is."""
-
-    directory: str
-    model: str
-    complete: bool
-    tasks: Mapping[str, TaskStatus]
-
-
-def status(directory: str | Path) -> RunStatus:
-    """Say how far a run is, from its files alone.
-
-    Raises:
-        DataError: no run there.
-    """
-    run_directory = RunDirectory(directory)
-    manifest = _manifest(run_directory)
-    tasks = {}
-    for name, entry in manifest["tasks"].items():
-        shards = shards_of(name, entry["n_examples"], entry["shard_size"])
-        wanted = entry["score_fingerprint"]
-        found = [run_directory.finished(shard, score_fingerprint=wanted) for shard in shards]
-        receipts = [receipt for receipt in found if receipt is not None]
-        by_status: Counter[str] = Counter()
-        for receipt in receipts:
-            by_status.update(receipt.states.by_status)
-        spec = task_spec(entry)
-        missing = [shard for shard, receipt in zip(shards, found, strict=True) if receipt is None]
-        tasks[name] = TaskStatus(
-            len(shards),
-            len(receipts),
-            entry["n_examples"],
-            dict(sorted(by_status.items())),
-            sum(stored(run_directory, shard, spec)[0] is not None for shard in missing)
-            if spec.is_graded
-            else 0,
-        )
-    complete = all(task.n_shards == task.n_shards_done for task in tasks.values())
-    return RunStatus(str(directory), manifest["model"], complete, tasks)
+        manifest["finished"] = finished
+        results = _write_results(run_directory, manifest)
+        run_directory.write_manifest(manifest)
+        return results
 
 
 def load_results(directory: str | Path) -> Results:
@@ -317,13 +344,6 @@ def _write_results(directory: RunDirectory, manifest: Mapping[str, Any]) -> Resu
     directory.write_text("report.md", report.to_markdown(results))
     directory.write_text("report.html", report.to_html(results))
     return results
-
-
-def _manifest(directory: RunDirectory) -> dict[str, Any]:
-    manifest = directory.read_manifest()
-    if manifest is None:
-        raise DataError(f"{directory.path}: no run of raveval here (no run.json)")
-    return manifest
 
 
 def _now() -> str:

@@ -1,10 +1,17 @@
 """Fixtures that several test folders share."""
 
 import os
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+from typing_extensions import override
+
+if TYPE_CHECKING:
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadFileScheduling
 
 # Elsewhere examples are drawn anew each time; a change must not fail on another one's luck.
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -16,6 +23,32 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put models first where workers share the tests: what takes longest must not start last."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: not _holds_models(item.path))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: "Producer") -> "LoadFileScheduling":
+    """Give a worker whole modules, and all that load models to one: memory holds one at a time."""
+    config.option.loadscopereorder = False  # the order of the collection, not of the most tests
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByModule(LoadFileScheduling):  # type: ignore[misc]  # xdist is not typed
+        @override
+        def _split_scope(self, nodeid: str) -> str:
+            module = super()._split_scope(nodeid)
+            return "models" if _holds_models(config.rootpath / module) else module
+
+    return ByModule(config, log)
+
+
+@cache
+def _holds_models(module: Path) -> bool:
+    return "pytest.mark.model" in module.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

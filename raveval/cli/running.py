@@ -64,9 +64,9 @@ def _plan(config: RunConfig) -> None:
 @command("status")
 def _status(directory: Directory) -> None:
     """Say how far a run is."""
-    from raveval import runner
+    from raveval.run_status import status as status_of
 
-    status = runner.status(directory)
+    status = status_of(directory)
     print(f"{status.directory}: {status.model}")
     for name, task in status.tasks.items():
         kinds = ", ".join(f"{n} {kind}" for kind, n in task.by_status.items())

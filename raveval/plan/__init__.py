@@ -7,6 +7,7 @@ on besides) and `score` (what the numbers depend on besides).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ from raveval import __version__, tasks
 from raveval.config import RunConfig, engine_options
 from raveval.errors import ModelError
 from raveval.models import ChosenModel, choose
-from raveval.plan import preflight
+from raveval.plan import preflight, reuse
 from raveval.plan.resumption import reconcile
 from raveval.plan.task import PlannedTask, Planning, score_fingerprint, score_inputs
 from raveval.store import RunDirectory, shards_of
@@ -82,8 +83,14 @@ class Plan:
         ]
         n_judge, judge = task.longest_verdict_tokens, self.judge
         if judge is not None and n_judge is not None:
-            left = judge.encoder.max_model_len - n_judge
-            if left < task.settings.sampling.max_output_tokens:
+            known = judge.encoder.max_model_len or math.inf  # else the server says what is too long
+            left = known - n_judge
+            if task.n_overlong_verdicts:
+                lines.append(
+                    f"        {task.n_overlong_verdicts} prompts are too long for the judge before "
+                    "there is an answer in them"
+                )
+            elif left < task.settings.sampling.max_output_tokens:
                 lines.append(
                     f"        the judge has room for an answer of {left} tokens where the rest of "
                     "its prompt is longest; prompts with a longer one are counted as overlong"
@@ -118,7 +125,10 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
     for entry in evaluate.tasks:
         say(f"preparing {entry.name or entry.task}")
         planned.append(planning.task(entry))
-    shard_sizes = reconcile(directory, planned, config.run.shard_size)
+    sizes = {task.name: config.run.shard_size for task in planned}
+    if config.run.answers_from is not None:
+        sizes = reuse.shard_sizes(config.run.answers_from, planned)
+    shard_sizes = reconcile(directory, planned, sizes)
     return Plan(config, model, judge, tuple(planned), shard_sizes)
 
 

@@ -78,13 +78,14 @@ def check_local_resources(config: RunConfig) -> None:
     if run.address is not None or "RAY_ADDRESS" in os.environ:
         return
     available = len(os.sched_getaffinity(0))
-    wanted = run.replicas * (run.cpus_per_replica or 1)
-    if wanted > available:
-        raise ResourceError(
-            f"run.replicas: {run.replicas} replicas of {run.cpus_per_replica or 1:g} CPUs need "
-            f"{wanted:g}; this machine has {available}. Ask for fewer, or name a cluster with "
-            "run.address"
-        )
+    for key, section in (("run", run), ("run.judge", run.judge)):
+        wanted = section.replicas * (section.cpus_per_replica or 1)
+        if wanted > available:
+            raise ResourceError(
+                f"{key}.replicas: {section.replicas} replicas of "
+                f"{section.cpus_per_replica or 1:g} CPUs need {wanted:g}; this machine has "
+                f"{available}. Ask for fewer, or name a cluster with run.address"
+            )
 
 
 def check_writable(path: Path) -> None:

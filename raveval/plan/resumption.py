@@ -6,15 +6,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raveval.errors import MismatchError
+from raveval.evaluate import Stage
 from raveval.fingerprint import first_difference
 from raveval.plan.task import PlannedTask, verdict_difference
 from raveval.store import RunDirectory
 
 
 def reconcile(
-    directory: RunDirectory, planned: Sequence[PlannedTask], shard_size: int
+    directory: RunDirectory, planned: Sequence[PlannedTask], shard_sizes: Mapping[str, int]
 ) -> dict[str, int]:
     """Check tasks against a run that is already there, and return each one's shard size.
+
+    `shard_sizes` are those of tasks that are new. A task of which nothing was made yet is new too,
+    whatever run.json says: a checkpoint that could not be loaded binds nobody.
 
     The driver does so once more when it holds the directory: another may have been faster.
 
@@ -26,10 +30,14 @@ def reconcile(
     """
     manifest = directory.read_manifest()
     if manifest is None:
-        return {task.name: shard_size for task in planned}
+        return {task.name: shard_sizes[task.name] for task in planned}
     if "imported" in manifest:
         raise MismatchError(f"{directory.path}: holds an imported run; choose another output")
-    known: dict[str, Any] = manifest["tasks"]
+    known = {
+        name: entry
+        for name, entry in manifest["tasks"].items()
+        if directory.has_made(name, stage=Stage.ANSWER)
+    }
     by_name = {task.name: task for task in planned}
     for name, entry in known.items():
         if name not in by_name:
@@ -45,8 +53,11 @@ def reconcile(
                 f"{directory.path}: holds another run: {what} of task {name!r} was {old!r}, now "
                 f"it is {new!r}. Choose another output, or set it back"
             )
-        _check_verdict(directory, name, entry.get("verdict"), by_name[name].verdict)
-    return {name: known[name]["shard_size"] if name in known else shard_size for name in by_name}
+        if directory.has_made(name, stage=Stage.GRADE):
+            _check_verdict(directory, name, entry.get("verdict"), by_name[name].verdict)
+    return {
+        name: known[name]["shard_size"] if name in known else shard_sizes[name] for name in by_name
+    }
 
 
 def _check_verdict(

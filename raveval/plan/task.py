@@ -75,6 +75,7 @@ class PlannedTask:
     longest_tokens: int | None = None
     verdict: Mapping[str, Any] | None = None
     longest_verdict_tokens: int | None = None
+    n_overlong_verdicts: int = 0
 
     @property
     def examples_digest(self) -> str:
@@ -179,7 +180,8 @@ class Planning:
             "may_truncate": settings.may_truncate,
             "examples": digest_each(map(_asked_of_graded if is_graded else asdict, examples)),
         }
-        verdict, longest_verdict_tokens = self._verdict(name, examples, protocol, settings)
+        verdict, verdict_tokens = self._verdict(name, examples, protocol, settings)
+        judge = self.judge if verdict is not None else None
         return PlannedTask(
             name=name,
             protocol=task.protocol,
@@ -194,7 +196,8 @@ class Planning:
             provenance=provenance,
             n_overlong=len(_too_long(n_tokens, encoder)),
             longest_tokens=max(n_tokens.values(), default=None),
-            longest_verdict_tokens=longest_verdict_tokens,
+            longest_verdict_tokens=max(verdict_tokens.values(), default=None),
+            n_overlong_verdicts=len(_too_long(verdict_tokens, judge.encoder)) if judge else 0,
         )
 
     def _metrics(
@@ -229,11 +232,11 @@ class Planning:
         examples: Sequence[Example],
         protocol: EvaluationProtocol,
         settings: TaskSettings,
-    ) -> tuple[dict[str, Any] | None, int | None]:
-        """Return what the verdicts of a judge depend on, and the tokens of its longest prompt."""
+    ) -> tuple[dict[str, Any] | None, dict[str, int]]:
+        """Return what the verdicts of a judge depend on, and the tokens of its prompts by id."""
         judged = graded(protocol)
         if judged is None or self.judge is None or settings.judge_sampling is None:
-            return None, None
+            return None, {}
         encoder = self.judge.encoder
         n_tokens = verdict_lengths(examples, judged, settings, encoder)
         self._check_lengths(name, n_tokens, len(examples), role="judge")
@@ -242,12 +245,13 @@ class Planning:
                 "judge": self.judge_identity,
                 "version": judged.GRADE_VERSION,
                 "chat": settings.judge_chat,
-                "grading": asdict(settings.grading),
+                "n_samples": settings.grading.n_samples,
+                "max_attempts": settings.grading.max_attempts,
                 "sampling": asdict(settings.judge_sampling),
                 "material": digest_each(sorted(example.fields.items()) for example in examples),
             }
         )
-        return verdict, max(n_tokens.values(), default=None)
+        return verdict, n_tokens
 
     def _check_lengths(
         self,

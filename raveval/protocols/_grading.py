@@ -106,6 +106,12 @@ def refusals(asked: Iterable[Asked[Value]]) -> list[str]:
     return [reason for each in asked for reason in each.refused]
 
 
+def failures(asked: Iterable[Asked[Value]]) -> list[str]:
+    """Return which verdicts an engine failed on, "status: message", over several of them."""
+    failed = (each.failure for each in asked)
+    return [f"{each.status}: {each.message}" for each in failed if each is not None]
+
+
 def unjudged(asked: Iterable[Asked[Value]]) -> str:
     """Say why there is no verdict: how many attempts were refused, and for what."""
     reasons = Counter(refusals(each for each in asked if each.value is None))
@@ -120,10 +126,20 @@ def status_of(answers: Answers) -> Status:
 
 
 def count_attempts(records: pa.Table) -> dict[str, int]:
-    """Return how often judges were asked, and how many attempts gave no verdict, by reason."""
+    """Return how often judges were asked, and how many attempts gave no verdict, by reason.
+
+    Verdicts that the judge's engine failed on are counted by its status, also those of examples
+    whose other verdicts are enough for a score.
+    """
     attempts = (n or 0 for n in records["n_attempts"].to_pylist())
     refused = Counter(
         reason for reasons in records["refused"].to_pylist() for reason in reasons or ()
     )
     by_reason = {f"refused_{reason.replace(' ', '_')}": n for reason, n in sorted(refused.items())}
-    return {"attempts": sum(attempts), **by_reason}
+    failed = Counter(
+        text.partition(":")[0]
+        for texts in records["judge_failures"].to_pylist()
+        for text in texts or ()
+    )
+    by_status = {f"judge_{status}": n for status, n in sorted(failed.items())}
+    return {"attempts": sum(attempts), **by_reason, **by_status}

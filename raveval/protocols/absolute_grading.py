@@ -23,6 +23,7 @@ from raveval.protocols._grading import (
     Asked,
     ask_verdict,
     count_attempts,
+    failures,
     refusals,
     status_of,
     unanswered,
@@ -42,6 +43,7 @@ COLUMNS = (
     pa.field("feedback", pa.list_(pa.string())),
     pa.field("n_attempts", pa.int32()),
     pa.field("refused", pa.list_(pa.string())),
+    pa.field("judge_failures", pa.list_(pa.string())),
     pa.field("scale_lowest", pa.float64()),
     pa.field("scale_highest", pa.float64()),
 )
@@ -76,9 +78,9 @@ def score(
     columns = {**_columns(example, asked), "n_attempts": len(answers)}
     if any(each.value is not None for each in asked):
         return status_of(answers), None, columns
-    failures = [each.failure for each in asked if each.failure is not None]
-    if failures:
-        return failures[0].status, failures[0].message, columns
+    failed = [each.failure for each in asked if each.failure is not None]
+    if failed:
+        return failed[0].status, failed[0].message, columns
     return Status.UNJUDGED, unjudged(asked), columns
 
 
@@ -88,6 +90,7 @@ def _columns(example: Example, asked: list[Asked[int]]) -> dict[str, Any]:
         "reference_rating": example.reference_ratings,
         "feedback": [each.feedback for each in asked],
         "refused": refusals(asked),
+        "judge_failures": failures(asked),
         "scale_lowest": LOWEST,
         "scale_highest": HIGHEST,
     }

@@ -37,6 +37,7 @@ from raveval.protocols._grading import (
     Asked,
     ask_verdict,
     count_attempts,
+    failures,
     refusals,
     status_of,
     unanswered,
@@ -65,6 +66,7 @@ COLUMNS = (
     pa.field("verdict_feedback_swapped", pa.string()),
     pa.field("n_attempts", pa.int32()),
     pa.field("refused", pa.list_(pa.string())),
+    pa.field("judge_failures", pa.list_(pa.string())),
     pa.field("scale_lowest", pa.float64()),
     pa.field("scale_highest", pa.float64()),
 )
@@ -136,14 +138,15 @@ def score(
         **_preference(candidate.text, example, orders),
         "n_attempts": len(graded),
         "refused": [*refusals(samples), *refusals(orders.values())],
+        "judge_failures": [*failures(samples), *failures(orders.values())],
         "scale_lowest": LOWEST,
         "scale_highest": HIGHEST,
     }
     if any(each.value is not None for each in samples):
         return status_of(answers), None, columns
-    failures = [each.failure for each in samples if each.failure is not None]
-    if failures:
-        return failures[0].status, f"the judge: {failures[0].message}", columns
+    failed = [each.failure for each in samples if each.failure is not None]
+    if failed:
+        return failed[0].status, f"the judge: {failed[0].message}", columns
     return Status.UNJUDGED, f"the judge: {unjudged(samples)}", columns
 
 

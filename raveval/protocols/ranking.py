@@ -24,6 +24,7 @@ from raveval.protocols._grading import (
     Asked,
     ask_verdict,
     count_attempts,
+    failures,
     refusals,
     status_of,
     unanswered,
@@ -48,6 +49,7 @@ COLUMNS = (
     pa.field("n_rounds", pa.int32()),
     pa.field("n_attempts", pa.int32()),
     pa.field("refused", pa.list_(pa.string())),
+    pa.field("judge_failures", pa.list_(pa.string())),
 )
 
 Round = tuple[Asked[int], Asked[int]]
@@ -129,6 +131,7 @@ def _columns(example: Example, rounds: list[Round]) -> dict[str, Any]:
         "feedback_b": [b.feedback for _, b in rounds],
         "n_rounds": len(rounds),
         "refused": refusals(everything),
+        "judge_failures": failures(everything),
     }
 
 

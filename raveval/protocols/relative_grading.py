@@ -22,6 +22,7 @@ from raveval.protocols import Ask, Record, TaskSettings, missing
 from raveval.protocols._grading import (
     ask_verdict,
     count_attempts,
+    failures,
     refusals,
     status_of,
     unanswered,
@@ -43,6 +44,7 @@ COLUMNS = (
     pa.field("feedback_swapped", pa.string()),
     pa.field("n_attempts", pa.int32()),
     pa.field("refused", pa.list_(pa.string())),
+    pa.field("judge_failures", pa.list_(pa.string())),
 )
 
 RESPONSES: Mapping[str, str] = {"A": "a", "B": "b"}
@@ -83,6 +85,7 @@ def score(
         "feedback_swapped": swapped.feedback,
         "n_attempts": len(answers),
         "refused": refusals((given, swapped)),
+        "judge_failures": failures((given, swapped)),
     }
     if given.value is not None:
         return status_of(answers), None, columns

@@ -37,7 +37,9 @@ _LONG_NUMBER = re.compile(r"\d+\.\d{4,}")
 ADVICE: Mapping[Status, str] = {
     Status.INVALID: "nothing to ask or to score in them: look at these rows of the data",
     Status.OVERLONG: "they need a longer context: raise max_model_len, or use fewer shots",
-    Status.UNJUDGED: "the judge gave no usable verdict: look at its replies in the run directory",
+    Status.UNJUDGED: "the judge gave no usable verdict: the counts of refusals say why (cut at max "
+    "tokens: give it more); what it wrote is in verdicts/ of the run directory, an evaluator's in "
+    "replies/",
     Status.UNRESOLVED: "still tied when the budget was spent: allow more rounds",
     Status.FAILED: "the engine refused them or broke on them: report.md says why; --retry-failed "
     "asks them again",

@@ -146,6 +146,17 @@ class RunDirectory:
             raise DataError(f"{path}: not the run.json of a raveval run")
         return content
 
+    def manifest(self) -> dict[str, Any]:
+        """Return the content of run.json.
+
+        Raises:
+            DataError: no run here, or run.json is not one of ours.
+        """
+        content = self.read_manifest()
+        if content is None:
+            raise DataError(f"{self.path}: no run of raveval here (no run.json)")
+        return content
+
     def write_manifest(self, content: Mapping[str, Any]) -> None:
         """Commit run.json."""
         self.write_text("run.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
@@ -267,29 +278,42 @@ class RunDirectory:
             return None
 
     def drop_failed(self, shard: Shard) -> bool:
-        """Forget a shard of which an example failed or was quarantined, and say whether it was.
+        """Forget a shard on which a model failed or was quarantined, and say whether one was.
 
-        Where only the judge failed, what the candidate made of it stays.
+        Where only the judge failed, also if its other samples are enough for a score, what the
+        candidate made of it stays.
         """
-        receipt = self.read_receipt(shard)
-        if receipt is None or not set(_ASKED_AGAIN) & set(receipt.states.by_status):
+        if not self.may_be_asked_again(shard):
             return False
+        failed = [stage for stage in Stage if self.has_failures(shard, stage=stage)]
         layers = [("states", "json"), ("attempts", "json"), ("verdicts", "parquet")]
-        if receipt.judge is None or self._has_failures(shard):
+        if Stage.ANSWER in failed or not failed:
             layers.append(("replies", "parquet"))
         for layer, suffix in layers:
             self._shard_path(layer, shard, suffix).unlink(missing_ok=True)
         return True
 
-    def _has_failures(self, shard: Shard) -> bool:
-        """Whether the candidate itself failed on an example of a shard."""
+    def may_be_asked_again(self, shard: Shard) -> bool:
+        """Whether a model failed or was quarantined on a shard, or an example counts as failed."""
+        receipt = self.read_receipt(shard)
+        if receipt is not None and set(_ASKED_AGAIN) & set(receipt.states.by_status):
+            return True
+        return any(self.has_failures(shard, stage=stage) for stage in Stage)
+
+    def has_failures(self, shard: Shard, *, stage: Stage) -> bool:
+        """Whether the model of a stage failed or was quarantined on an example of a shard."""
         try:
-            path = self._shard_path("replies", shard, "parquet")
+            path = self._shard_path(_LAYER_OF[stage], shard, "parquet")
             rows = pq.read_table(path, columns=["kind", "reply"], partitioning=None).to_pylist()
         except (OSError, pa.ArrowException):
-            return True
+            return False
         failures = (json.loads(row["reply"]) for row in rows if row["kind"] == "Failure")
         return any(failure["status"] in _ASKED_AGAIN for failure in failures)
+
+    def has_made(self, task: str, *, stage: Stage) -> bool:
+        """Whether a stage made anything of a task, or a shard of it is done."""
+        layers = (_LAYER_OF[stage], "states")
+        return any(any((self.path / layer / task).glob("*.*")) for layer in layers)
 
     def finished(self, shard: Shard, *, score_fingerprint: str) -> Receipt | None:
         """Return the receipt of a shard that is done under this fingerprint, records and all."""

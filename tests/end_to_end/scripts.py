@@ -78,7 +78,7 @@ async def waits_until(request: Request) -> Reply:
 def says_its_kind(request: Request) -> Reply:
     """Answer "This is a KIND answer", as `tests.judges.draws` reads it, of the kind asked for."""
     asked = re.search(r"in a (\w+) way", _text(request))
-    if "fail" in _text(request):
+    if re.search(r"\bfail\b", _text(request)):
         return Failure(Status.FAILED, "the candidate is out of words")
     return Completion(
         f"This is a {asked[1] if asked else 'plain'} answer. [RESULT] 5",
@@ -92,6 +92,21 @@ def says_its_kind_anew(request: Request) -> Reply:
     """Answer as `says_its_kind`, in other words."""
     reply = says_its_kind(request)
     return replace(reply, text=f"Well. {reply.text}") if isinstance(reply, Completion) else reply
+
+
+def says_its_kind_or_fails(request: Request) -> Reply:
+    """Answer as `says_its_kind`, but fail where the prompt names a file that is not there."""
+    reply = fails_until(request)
+    return reply if isinstance(reply, Failure) else says_its_kind(request)
+
+
+def judge_fails_now_and_then(request: Request) -> Reply:
+    """Grade, but fail at the first sample where the prompt names a file that is not there."""
+    assert isinstance(request, Generate)
+    reply = fails_until(request)
+    if isinstance(reply, Failure) and request.key.rpartition("#")[2].startswith("0"):
+        return reply
+    return draws(request)
 
 
 def judge_dies_on_poison(request: Request) -> Reply:

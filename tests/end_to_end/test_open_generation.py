@@ -11,7 +11,8 @@ import yaml
 
 import raveval
 from raveval import runner
-from raveval.errors import ConfigError, MismatchError, RavevalError
+from raveval.errors import ConfigError, MismatchError, RavevalError, ResourceError
+from raveval.types import Results
 from tests.end_to_end.conftest import Config, numbers, receipts
 from tests.end_to_end.drivers import run_and_kill
 
@@ -199,9 +200,7 @@ class TestAnotherJudge:
         raveval.run(graded(output="old", shard_size=8))
         heard: list[str] = []
         new = graded(
-            judge={"script": "tests.judges:says_three"},
-            shard_size=8,
-            answers_from=str(tmp_path / "old"),
+            judge={"script": "tests.judges:says_three"}, answers_from=str(tmp_path / "old")
         )
         results = raveval.run(new, say=heard.append)
         assert "3 of 3 shards are answered in" in "\n".join(heard)
@@ -209,6 +208,21 @@ class TestAnotherJudge:
         assert results.tasks["task"].metrics["mean_rating"].value == 3
         with pytest.raises(MismatchError, match=r"not comparable.*of the judge"):
             raveval.compare([tmp_path / "old", tmp_path / "run"])
+
+    def test_leaves_what_failed_to_be_asked_again(self, graded: Make, tmp_path: Path) -> None:
+        asked = ("say it in a sure way", f"say it in a sure way, unless {tmp_path}/mended exists")
+        candidate = {"engine": {"name": "scripted", "script": f"{SCRIPTS}:says_its_kind_or_fails"}}
+        raveval.run(graded(*asked, output="old", shard_size=1, evaluate=candidate))
+        (tmp_path / "mended").touch()
+        new = graded(*asked, evaluate=candidate, answers_from=str(tmp_path / "old"))
+        heard: list[str] = []
+        assert raveval.run(new, say=heard.append).is_complete
+        assert "1 of 2 shards are answered in" in "\n".join(heard)
+
+    def test_a_source_that_is_refused_leaves_nothing(self, graded: Make, tmp_path: Path) -> None:
+        with pytest.raises(RavevalError, match=r"answers_from: .*no run of raveval there"):
+            raveval.run(graded(answers_from=str(tmp_path / "nowhere")))
+        assert not (tmp_path / "run").exists()
 
     def test_is_refused_where_verdicts_are(self, graded: Make) -> None:
         raveval.run(graded())
@@ -250,6 +264,40 @@ class TestFaults:
         assert times(tmp_path / "run" / "replies") == answers
         assert "graded 1 examples" in "\n".join(heard)
 
+    def test_of_one_of_its_samples_is_seen_and_asked_again(
+        self, graded: Make, tmp_path: Path
+    ) -> None:
+        settings = graded(
+            f"say it in a sure way, unless {tmp_path}/mended exists",
+            judge={"script": f"{SCRIPTS}:judge_fails_now_and_then"},
+        )
+        first = raveval.run(settings)
+        assert first.is_complete
+        assert first.tasks["task"].notes["judge_failed"] == 1
+        (record,) = rows_of(tmp_path / "run", "records")
+        assert set(record["judge_failures"]) == {"failed: not yet"}
+        assert not runner.is_done({**settings, "run": {**settings["run"], "retry_failed": True}})
+        assert runner.is_done(settings)
+        (tmp_path / "mended").touch()
+        again = raveval.run({**settings, "run": {**settings["run"], "retry_failed": True}})
+        assert "judge_failed" not in again.tasks["task"].notes
+
+    def test_between_the_passes_are_asked_again(self, graded: Make, tmp_path: Path) -> None:
+        candidate = {"engine": {"name": "scripted", "script": f"{SCRIPTS}:says_its_kind_or_fails"}}
+        settings = graded(
+            f"say it in a sure way, unless {tmp_path}/mended exists", evaluate=candidate
+        )
+        assert runner.answer(settings) is None
+        (tmp_path / "mended").touch()
+        again = {**settings, "run": {**settings["run"], "retry_failed": True}}
+        assert raveval.run(again).is_complete
+
+    def test_a_judge_that_finds_no_room(self, graded: Make, tmp_path: Path) -> None:
+        crowd = graded(judge_placement={"replicas": 50, "cpus_per_replica": 1.0}, address="auto")
+        with pytest.raises(ResourceError, match=r"run\.judge\.replicas: 50 replicas"):
+            raveval.run(crowd)
+        assert not (tmp_path / "run" / "replies").exists()
+
     def test_a_judge_that_dies_of_one_answer(self, graded: Make) -> None:
         asked = (*(f"{n}: in a sure way" for n in range(5)), "poison, in a sure way")
         dying = graded(*asked, judge={"script": f"{SCRIPTS}:judge_dies_on_poison"}, shard_size=3)
@@ -268,8 +316,12 @@ class TestFaults:
         narrow = graded(judge={"max_model_len": 300}, evaluate={})
         with pytest.raises(ConfigError, match=r"24 of 24.*judge's context of 300 tokens"):
             raveval.run(narrow)
-        counted = graded(judge={"max_model_len": 300}, evaluate={"on_overlong": "count"})
-        assert runner.plan(counted).tasks[0].n_overlong == 0
+        counted = runner.plan(
+            graded(judge={"max_model_len": 300}, evaluate={"on_overlong": "count"})
+        )
+        (task,) = counted.tasks
+        assert (task.n_overlong, task.n_overlong_verdicts) == (0, 24)
+        assert "24 prompts are too long for the judge" in "\n".join(counted.lines())
 
     def test_no_judge_and_no_need_of_one(self, graded: Make, config: Make) -> None:
         without = graded()
@@ -279,6 +331,39 @@ class TestFaults:
         for key, value in (("judge", {"model": {"id": "j"}}), ("baseline", "runs/x")):
             with pytest.raises(ConfigError, match=f"evaluate.{key}: no task of this run"):
                 raveval.run(config(evaluate={key: value}))
+
+
+class TestGradeTogether:
+    """The second half of several runs, with one judge."""
+
+    def test_a_run_that_cannot_be_graded_stops_no_other(self, graded: Make, tmp_path: Path) -> None:
+        first, second = graded(output="first"), graded(output="second", evaluate={"seed": 7})
+        assert runner.answer(first) is None
+        assert runner.answer(second) is None
+        apart = graded(output="apart", judge={"script": "tests.judges:says_three"})
+        assert runner.answer(apart) is None
+        names = ("first", "nowhere", "second", "apart")
+        heard: list[str] = []
+        found = runner.grade([tmp_path / name for name in names], say=heard.append)
+        assert [isinstance(each, Results) for each in found] == [True, False, True, False]
+        assert "no run of raveval here" in str(found[1])
+        assert "grade them apart" in str(found[3])
+        assert sum("judge replica" in line for line in heard) == 1
+        assert runner.is_done(first)
+        assert not runner.is_done(apart)
+
+    def test_results_of_another_time_are_not_those_of_now(
+        self, graded: Make, tmp_path: Path
+    ) -> None:
+        settings = graded("say it", judge={"script": "tests.judges:says_three"})
+        settings["evaluate"] |= {"engine": "scripted"}
+        settings["evaluate"]["tasks"].append("demo_choice")
+        assert raveval.run(settings).is_complete
+        assert runner.is_done(settings)
+        results = json.loads((tmp_path / "run" / "results.json").read_text())
+        del results["tasks"]["demo_choice"], results["fingerprints"]["demo_choice"]
+        (tmp_path / "run" / "results.json").write_text(json.dumps(results))
+        assert not runner.is_done(settings)
 
 
 def test_scoring_again_needs_no_model_and_changes_nothing(graded: Make, tmp_path: Path) -> None:

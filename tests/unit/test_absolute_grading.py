@@ -286,6 +286,7 @@ def test_counts_are_over_all_examples_also_missing_ones() -> None:
         "attempts": 3 + 12 + 4,
         "refused_no_verdict": 12,
         "refused_out_of_range": 1,
+        "judge_failed": 3,
     }
     assert absolute_grading.tally(records.slice(0, 0)) == {"attempts": 0}
     states = shard_states(records, task.metrics, usage_of(answers), counts={"attempts": 19})

@@ -16,6 +16,7 @@ from raveval.errors import DataError, MismatchError
 from raveval.lm_eval import conventions
 from raveval.lm_eval.importing import import_runs
 from raveval.metrics import _intervals as intervals
+from raveval.run_status import status
 from raveval.store import RunDirectory
 from raveval.types import Estimate, Results, Shard
 from tests import lm_eval_files as files
@@ -411,9 +412,9 @@ class TestDirectory:
             import_runs([other], tmp_path / "foreign")
 
     def test_has_a_status_but_no_replies_to_score(self, run):
-        status = runner.status(run)
-        assert status.complete
-        assert status.tasks["t"].by_status == {"ok": 8}
+        found = status(run)
+        assert found.complete
+        assert found.tasks["t"].by_status == {"ok": 8}
         with pytest.raises(DataError, match="was imported"):
             runner.rescore(run)
 

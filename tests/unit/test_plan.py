@@ -123,8 +123,12 @@ def test_a_run_of_something_else_is_refused_with_the_key(tmp_path: Path) -> None
     directory.mkdir()
     manifest = {"tasks": {"demo_choice": planned.tasks[0].manifest(32)}}
     (directory / "run.json").write_text(json.dumps(manifest))
+    other = [{"task": "demo_choice", "num_fewshot": 1}]
+    assert plan(tmp_path, tasks=other).shard_sizes == {"demo_choice": 32}  # nothing was asked yet
+    (directory / "replies" / "demo_choice").mkdir(parents=True)
+    (directory / "replies" / "demo_choice" / "00000.parquet").touch()
     assert plan(tmp_path).shard_sizes == {"demo_choice": 32}
     with pytest.raises(
         MismatchError, match=r"num_fewshot of task 'demo_choice' was 0, now it is 1"
     ):
-        plan(tmp_path, tasks=[{"task": "demo_choice", "num_fewshot": 1}])
+        plan(tmp_path, tasks=other)
