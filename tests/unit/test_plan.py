@@ -112,7 +112,11 @@ def test_one_changed_tensor_is_another_model(tmp_path: Path) -> None:
     assert len(found) == 4
     (hidden / "runs").mkdir()
     (hidden / "runs" / "results.json").write_text("{}")
-    assert checkpoint_digest(hidden) in found, "what lies in a folder of it is not the model"
+    for trainers in ("optimizer.pt", "trainer_state.json", "rng_state_0.pth", "README.md", ".lock"):
+        (hidden / trainers).write_text("comes and goes")
+    assert checkpoint_digest(hidden) in found, "what a trainer keeps beside it is not the model"
+    (hidden / "generation_config.json").write_text("{}")
+    assert checkpoint_digest(hidden) not in found
     with pytest.raises(ModelError, match="holds no files"):
         checkpoint_digest(tmp_path)
 
