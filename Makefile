@@ -1,5 +1,5 @@
 # make demo   sets everything up and evaluates a real model on real input
-# make test   sets everything up and passes the tests
+# make test   sets everything up and passes the tests, in two processes; PYTEST_ARGS=... for some of them
 # make check  style and types
 # make install only sets up .venv
 #
@@ -35,7 +35,7 @@ demo: install
 	$(BIN)/raveval run configs/demo.yaml
 
 test: install
-	$(BIN)/pytest $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses 2 $(PYTEST_ARGS)
 
 check: install
 	$(BIN)/ruff format --check .
