@@ -101,7 +101,8 @@ def _keys_at(model: type[BaseModel], location: list[Any]) -> list[str]:
     for part in location:
         if isinstance(part, int):
             continue
-        info = current.model_fields.get(part)
+        fields = {field.alias or name: field for name, field in current.model_fields.items()}
+        info = fields.get(part)
         found = _models_in(info.annotation) if info else []
         if not found:
             return []

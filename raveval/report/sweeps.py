@@ -31,7 +31,7 @@ def print_sweep(results: SweepResults, console: Console) -> None:
     if results.from_previous:
         print_line(console, f"{FROM_PREVIOUS} (paired, p adjusted by Holm's method):")
         print_cells(change_table(results.from_previous), console)
-    for line in (*missing_lines(results), *map(plain, results.remarks)):
+    for line in (*best_lines(results), *missing_lines(results), *map(plain, results.remarks)):
         print_line(console, line)
 
 
@@ -44,11 +44,24 @@ def sweep_to_markdown(results: SweepResults) -> str:
     ):
         if differences:
             parts += [f"## {title}", markdown_table(change_table(differences))]
-            parts += [BEST_NOTE] if title is FROM_BEST else []
+            if title is FROM_BEST:
+                parts += [
+                    "\n".join(f"- {escaped(line)}" for line in best_lines(results)),
+                    BEST_NOTE,
+                ]
     lines = [*missing_lines(results), *map(plain, results.remarks)]
     if lines:
         parts += ["## Remarks", "\n".join(f"- {escaped(line)}" for line in lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def best_lines(results: SweepResults) -> list[str]:
+    """Say which checkpoint is the best of each task, and which are as good."""
+    lines = []
+    for task, (first, *others) in results.best.items():
+        tied = f" (as good: {', '.join(map(plain, others))})" if others else ""
+        lines.append(f"{plain(task)}: the best checkpoint is {plain(first)}{tied}")
+    return lines
 
 
 def sweep_table(results: SweepResults) -> Table:

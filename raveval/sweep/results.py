@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,8 @@ class SweepResults:
     `from_previous` compares each checkpoint with the one before it, `from_best` with the best one,
     each task by the one estimate that it is quoted by. p-values are Holm's over each of the two
     families. The best is chosen by the same examples: differences from it are a little too large;
-    one with missing examples is not chosen where others have all.
+    one with missing examples is not chosen where others have all. `best` names it for each task,
+    and then those that are as good.
     `remarks` say what could not be compared, and what to know of what was.
     """
 
@@ -54,6 +55,7 @@ class SweepResults:
     from_previous: tuple[Difference, ...] = ()
     from_best: tuple[Difference, ...] = ()
     remarks: tuple[str, ...] = ()
+    best: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[SweptCheckpoint]:
@@ -89,17 +91,23 @@ def collect(
     said = [*remarks, *same_steps([(each.name, each.step) for each in checkpoints])]
     done = [each for each in checkpoints if each.results is not None]
     from_previous, from_best = list[Difference](), list[Difference]()
+    names: dict[str, tuple[str, ...]] = {}
     tasks = dict.fromkeys(name for each in done if each.results for name in each.results.tasks)
     for task in tasks:
         having = [each for each in done if each.results and task in each.results.tasks]
         pairs = list(itertools.pairwise(having))
         from_previous += _differences(output, task, pairs, known, said)
         best = _best(task, having, said)
-        if best is not None:
-            others = [(best, each) for each in having if each is not best]
+        if best:
+            names[task] = tuple(each.name for each in best)
+            others = [(best[0], each) for each in having if each is not best[0]]
             from_best += _differences(output, task, others, known, said)
     return SweepResults(
-        checkpoints, _adjusted(from_previous), _adjusted(from_best), tuple(dict.fromkeys(said))
+        checkpoints,
+        _adjusted(from_previous),
+        _adjusted(from_best),
+        tuple(dict.fromkeys(said)),
+        names,
     )
 
 
@@ -194,8 +202,8 @@ def _adjusted(differences: Sequence[Difference]) -> tuple[Difference, ...]:
 
 def _best(
     task: str, checkpoints: Sequence[SweptCheckpoint], remarks: list[str]
-) -> SweptCheckpoint | None:
-    """Return the checkpoint with the best value of the task's quoted estimate.
+) -> list[SweptCheckpoint]:
+    """Return the checkpoints with the best value of the task's quoted estimate; mostly one.
 
     Of those whose examples were all scored, or else of those with the most: a value over a few
     examples says little, and what is missing may be what is hard.
@@ -203,7 +211,7 @@ def _best(
     known = [(each, _quoted(each, task)) for each in checkpoints]
     ranked = [(each, found) for each, found in known if found and found.value is not None]
     if not ranked or ranked[0][1].higher_is_better is None:
-        return None
+        return []
     most = max(_share_scored(each, task) for each, _ in ranked)
     fuller = [pair for pair in ranked if _share_scored(pair[0], task) == most]
     if len(fuller) < len(ranked):
@@ -213,7 +221,8 @@ def _best(
             f"{'none' if most == 1 else 'fewer'} are of others"
         )
     sign = 1.0 if ranked[0][1].higher_is_better else -1.0
-    return max(fuller, key=lambda pair: sign * (pair[1].value or 0.0))[0]
+    top = max(sign * (found.value or 0.0) for _, found in fuller)
+    return [each for each, found in fuller if sign * (found.value or 0.0) == top]
 
 
 def _share_scored(checkpoint: SweptCheckpoint, task: str) -> float:
@@ -242,6 +251,7 @@ def to_json(results: SweepResults) -> str:
         ],
         "from_previous": [asdict(each) for each in results.from_previous],
         "from_best": [asdict(each) for each in results.from_best],
+        "best": {task: list(names) for task, names in results.best.items()},
         "remarks": list(results.remarks),
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -236,6 +236,7 @@ class TestRefusals:
             ({"references": "[q]"}, "references: protocol open_generation has no use for it"),
             ({"reference_ratings": "3"}, "reference_ratings: protocol open_generation has no use"),
             ({"judge_sampling": "prometheus_v3"}, "no preset 'prometheus_v3'"),
+            ({"judge_sampling": {"temprature": 1}}, "did you mean 'temperature'?"),
             ({"judge_sampling": {"top_k": 4}}, "judge_sampling.top_k"),
         ],
     )

@@ -17,7 +17,7 @@ from raveval import report
 from raveval.cli import app
 from raveval.errors import ConfigError, MismatchError, RunError
 from raveval.report.html.sweep_page import sweep_page
-from raveval.report.sweeps import missing_lines
+from raveval.report.sweeps import best_lines, missing_lines
 from raveval.sweep import State, load_sweep, schedule, sweep
 from raveval.sweep import results as swept_results
 from raveval.sweep.checkpoints import Checkpoint, in_order, step_of
@@ -161,6 +161,16 @@ class TestReport:
         assert "step_2 to step_1" in remarks
         assert "step_3 to step_1" not in remarks
         assert any(remark.startswith("t: step_3 cannot be the best") for remark in remarks)
+
+    def test_the_best_is_named_and_so_is_what_is_as_good(
+        self, tmp_path: Path, done: Callable[..., list[Outcome]]
+    ) -> None:
+        found = collect(
+            tmp_path, done(step_1=results(0.6), step_2=results(0.5), step_3=results(0.6))
+        )
+        assert dict(found.best) == {"t": ("step_1", "step_3")}
+        assert best_lines(found) == ["t: the best checkpoint is step_1 (as good: step_3)"]
+        assert json.loads(to_json(found))["best"] == {"t": ["step_1", "step_3"]}
 
     def test_the_best_is_the_most_complete_where_none_is(
         self, tmp_path: Path, done: Callable[..., list[Outcome]]

@@ -18,6 +18,7 @@ from raveval.report.sweeps import (
     BEST_NOTE,
     FROM_BEST,
     FROM_PREVIOUS,
+    best_lines,
     change_table,
     missing_lines,
     sweep_table,
@@ -54,7 +55,7 @@ def _sections(results: SweepResults) -> Iterator[Section]:
         yield Section(FROM_PREVIOUS, list(_change_blocks(results.from_previous)))
     if results.from_best:
         blocks = list(_change_blocks(results.from_best))
-        yield Section(FROM_BEST, [*blocks, Note(BEST_NOTE)])
+        yield Section(FROM_BEST, [Lines(best_lines(results)), *blocks, Note(BEST_NOTE)])
     yield Section("Cost", [_cost_table(results)])
 
 
