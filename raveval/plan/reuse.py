@@ -66,4 +66,5 @@ def take_over(
         if replies is not None and not other.has_failures(shard, stage=Stage.ANSWER):
             directory.commit_replies(shard, replies, stage=Stage.ANSWER)
             n_taken += 1
-    say(f"{n_taken} of {len(shards)} shards are answered in {source}")
+    if n_taken:
+        say(f"{n_taken} of {len(shards)} shards are answered in {source}")

@@ -217,12 +217,12 @@ class _Sweep:
             if isinstance(found, RavevalError):
                 self._note(replace(outcome, state=State.FAILED, message=str(found)))
             else:
-                self._note(replace(outcome, state=State.DONE))
+                self._note(replace(outcome, state=State.DONE), says_seconds=False)
 
-    def _note(self, outcome: Outcome) -> None:
-        """Keep what became of a checkpoint, and say it."""
+    def _note(self, outcome: Outcome, *, says_seconds: bool = True) -> None:
+        """Keep what became of a checkpoint, and say it; the seconds are its process's own."""
         self._outcomes[outcome.checkpoint.name] = outcome
-        took = f" in {outcome.seconds:.0f} s" if outcome.seconds else ""
+        took = f" in {outcome.seconds:.0f} s" if outcome.seconds and says_seconds else ""
         why = f": {outcome.message}" if outcome.message else ""
         self._say(f"{outcome.checkpoint.name}: {outcome.state}{took}{why}")
 

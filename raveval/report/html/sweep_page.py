@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from raveval.sweep import SweepResults
 
 
+COST_NOTE = (
+    "Tokens and engine seconds are those of the model and of a judge together. A judge grades all "
+    "checkpoints at once, after their own processes."
+)
+
+
 def sweep_page(results: SweepResults) -> Page:
     """Return the report of a sweep as a page."""
     n_done = sum(each.results is not None for each in results.checkpoints)
@@ -56,7 +62,7 @@ def _sections(results: SweepResults) -> Iterator[Section]:
     if results.from_best:
         blocks = list(_change_blocks(results.from_best))
         yield Section(FROM_BEST, [Lines(best_lines(results)), *blocks, Note(BEST_NOTE)])
-    yield Section("Cost", [_cost_table(results)])
+    yield Section("Cost", [_cost_table(results), Note(COST_NOTE)])
 
 
 def _result_blocks(results: SweepResults) -> Iterator[Block]:
@@ -91,6 +97,6 @@ def _cost_table(results: SweepResults) -> Table:
                 f"{each.seconds:.0f}" if each.seconds else "",
             )
         )
-    numbers = ("Prompt tokens", "Output tokens", "Engine seconds", "Seconds in all")
+    numbers = ("Prompt tokens", "Output tokens", "Engine seconds", "Seconds of its process")
     columns = (Column("Checkpoint", "name"), Column("State", "text"))
     return Table([*columns, *(Column(title, "number") for title in numbers)], rows)
