@@ -143,7 +143,11 @@ def test_an_empty_document_is_a_row(tmp_path: Path) -> None:
         ("a.jsonl", b'{"a": 1}\n{"a": "\xff"}\n', ["a.jsonl: after line", "not UTF-8"]),
         ("a.jsonl", '{"a": 1}'.encode("utf-16"), ["not UTF-8"]),
         ("a.jsonl.gz", b'{"a": 1}\n', ["not a whole gzip file"]),
-        ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20], ["not a whole gzip file"]),
+        (
+            "a.jsonl.gz",
+            gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20],
+            ["not a whole gzip file"],
+        ),
         ("a.json", b'{"a": 1', ["a.json:1:", "not JSON"]),
         ("a.json", b'{"a": 1}', ["expected a list of objects, or SQuAD's"]),
         ("a.json", b"[1, 2]", ["a.json[0]: expected an object, found int"]),
