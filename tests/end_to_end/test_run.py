@@ -1,8 +1,8 @@
 """The two tests that define the project: same answer, any sharding; resume after every commit."""
 
-import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import pytest
 import raveval
 from raveval import tasks
 from raveval.errors import ConfigError, MismatchError, ModelError, ResourceError, RunError
+from raveval.evaluate import Stage
+from raveval.store import RunDirectory, shards_of
 from tests.end_to_end.conftest import Config, numbers, receipts
 from tests.end_to_end.drivers import run_and_kill, start_driver, wait_for
 
@@ -170,10 +172,14 @@ class TestOtherRun:
     ) -> None:
         settings = config(tasks=["demo_qa"], shard_size=10)
         raveval.run(settings)
-        for receipt in (tmp_path / "run" / "states" / "demo_qa").glob("*.json"):
-            content = json.loads(receipt.read_text())
-            content["engine"]["max_model_len"] = 77
-            receipt.write_text(json.dumps(content))
+        directory = RunDirectory(tmp_path / "run")
+        entry = directory.manifest()["tasks"]["demo_qa"]
+        for shard in shards_of("demo_qa", entry["n_examples"], entry["shard_size"]):
+            place = {"fingerprint": entry["reply_fingerprint"], "stage": Stage.ANSWER}
+            replies = directory.read_replies(shard, **place)
+            assert replies is not None
+            other = replace(replies, engine={**replies.engine, "max_model_len": 77})
+            directory.commit_replies(shard, other, stage=Stage.ANSWER)
         (tmp_path / "run" / "states" / "demo_qa" / "00001.json").unlink()
         (tmp_path / "run" / "replies" / "demo_qa" / "00001.parquet").unlink()
         with pytest.raises(MismatchError, match=r"max_model_len 77, this replica .* has 4096"):

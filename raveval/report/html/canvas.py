@@ -199,7 +199,7 @@ def shortened(text: str, limit: int) -> str:
     """Return a text of at most `limit` characters; its middle is left out, as names differ at ends.
 
     >>> shortened("high_school_government_and_politics", 24)
-    'high_school_…nd_politics'
+    'high_school_g…d_politics'
     """
     if len(text) <= limit:
         return text
