@@ -1,6 +1,7 @@
 """Fixtures that several test folders share."""
 
 import os
+import signal
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,11 @@ settings.load_profile("ci" if os.environ.get("CI") else "local")
 # OpenMP's threads spin while they wait for each other, on CPUs that other processes want: texts of
 # vLLM's own server then took seven times the CPU seconds. libgomp reads this when torch is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# A shell without job control starts what runs in the background with Ctrl-C ignored, and that goes
+# down to every process that a test starts and interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
