@@ -29,8 +29,8 @@ def sketch_of(rows: list[tuple[float, float]], most_cells: int) -> PairSketch:
 
 def tau_a(x: np.ndarray, y: np.ndarray) -> float:
     n = len(x)
-    with np.errstate(invalid="ignore"):  # inf - inf
-        signs = [np.nan_to_num(np.sign(v[:, None] - v)) for v in (x, y)]
+    # Compared, not subtracted: a difference of large values overflows, and inf - inf is nothing.
+    signs = [(v[:, None] > v).astype(int) - (v[:, None] < v) for v in (x, y)]
     return float((signs[0] * signs[1]).sum() / (n * (n - 1)))
 
 
