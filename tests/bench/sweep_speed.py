@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import torch
 import yaml
-from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file, save_file
 
 import raveval
 from raveval import demo_model
@@ -70,15 +70,18 @@ def write_checkpoints(folder: Path) -> None:
         if target.exists():
             continue
         shutil.copytree(model, target)
-        draw = np.random.default_rng(step)
-        disturbed = {
-            name: (w + noise * w.std() * draw.standard_normal(w.shape)).astype(w.dtype)
-            for name, w in weights.items()
-        }
+        draw = torch.Generator().manual_seed(step)
+        disturbed = {name: with_noise(w, noise, draw) for name, w in weights.items()}
         save_file(disturbed, target / "model.safetensors", metadata={"format": "pt"})
         if step == BROKEN:
             with (target / "model.safetensors").open("r+b") as file:
                 file.truncate(1_000_000)
+
+
+def with_noise(weights: torch.Tensor, noise: float, draw: torch.Generator) -> torch.Tensor:
+    exact = weights.float()
+    added = noise * exact.std() * torch.randn(exact.shape, generator=draw)
+    return (exact + added).to(weights.dtype)
 
 
 def run_alone(folder: Path, step: int) -> float:
