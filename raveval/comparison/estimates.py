@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from raveval.comparison import delta, paired, resampling
 from raveval.comparison.delta import PairedContributions
 from raveval.comparison.differing import differing
-from raveval.comparison.inference import CLUSTER_T, MCNEMAR, Inference
+from raveval.comparison.inference import CLUSTER_T, MCNEMAR, Inference, LogDifference
 from raveval.comparison.pairing import Paired
 from raveval.comparison.results import Difference
 from raveval.metrics import Metric, Replicator, Reweighted, Selective
@@ -271,6 +271,8 @@ def _with(difference: Difference, inference: Inference) -> Difference:
     stderr = inference.stderr
     n_clusters = inference.n_units if inference.test == CLUSTER_T else None
     detectable = paired.detectable(stderr, n_clusters=n_clusters) if stderr else None
+    if inference.log is not None:
+        difference = with_quotient(difference, inference.log, n_clusters=n_clusters)
     return replace(
         difference,
         reason=inference.reason,
@@ -285,6 +287,16 @@ def _with(difference: Difference, inference: Inference) -> Difference:
         n_differing=inference.n_differing,
         n_replicates=inference.n_replicates,
     )
+
+
+def with_quotient(
+    difference: Difference, log: LogDifference, *, n_clusters: int | None = None
+) -> Difference:
+    """Add how often the baseline goes into the value."""
+    if difference.baseline is None or difference.value is None:
+        return difference
+    found = paired.quotient(difference.baseline, difference.value, log, n_clusters=n_clusters)
+    return replace(difference, **found._asdict())
 
 
 def _with_counts(difference: Difference, entering: PairedContributions) -> Difference:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from raveval.comparison.mcnemar import SMALLEST_P
 
 MCNEMAR, BOOTSTRAP, CLUSTER_T = "mcnemar-exact", "paired-bootstrap", "cluster-t"
 """The tests."""
+
+
+class LogDifference(NamedTuple):
+    """95 % interval and standard error of the difference of two estimates' natural logarithms."""
+
+    low: float
+    high: float
+    stderr: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +30,7 @@ class Inference:
         p, test: two-sided, and by which test; p is 1 where no unit differs.
         low, high, interval: 95 % interval and how it was made; None where none can be given.
         stderr: standard error of the difference, by the delta method or over the replicates.
+        log: the same of the logarithms, where the estimate is an exponential of a ratio.
         n_replicates: of the bootstrap; None for other methods.
         reason: why there is no test.
     """
@@ -33,6 +43,7 @@ class Inference:
     high: float | None = None
     interval: str | None = None
     stderr: float | None = None
+    log: LogDifference | None = None
     n_replicates: int | None = None
     reason: str | None = None
 

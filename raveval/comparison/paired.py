@@ -22,8 +22,8 @@ under the null hypothesis by symmetry alone, and no p is below that. Nor is ther
 t test where no spread is seen, or one that is rounding: that is no proof that there is none.
 
 Perplexities are exponentials of ratios: their test is on the logarithm, where errors are nearly
-symmetric. In the bootstrap the difference itself has the same sign and the same p; for clusters the
-interval of the difference is by the delta method.
+symmetric. So is the interval of their quotient. In the bootstrap the difference itself has the same
+sign and the same p; for clusters the interval of the difference is by the delta method.
 
 On one machine the same runs give the same bits. Elsewhere the last digits of bootstraps may differ:
 they are drawn by numpy and added up by its matrix product, which keep no stream and no order across
@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import special
@@ -50,6 +51,7 @@ from raveval.comparison.inference import (
     CLUSTER_T,
     MCNEMAR,
     Inference,
+    LogDifference,
     finite,
     least_p,
     with_interval,
@@ -100,6 +102,40 @@ def detectable(stderr: float, *, n_clusters: int | None = None) -> float:
     return float(special.nctdtrinc(degrees, 0.2, quantile)) * stderr
 
 
+class Quotient(NamedTuple):
+    """An estimate over the baseline's, with the numbers that a difference has; None beyond doubles.
+
+    The names are those of the same fields of a `Difference`.
+    """
+
+    ratio: float | None
+    ratio_low: float | None
+    ratio_high: float | None
+    ratio_detectable: float | None
+
+
+def quotient(
+    baseline: float, value: float, log: LogDifference, *, n_clusters: int | None = None
+) -> Quotient:
+    """Return how often the baseline goes into the value, from the difference of their logarithms.
+
+    >>> quotient(20.0, 10.0, LogDifference(-1.0, -0.4, 0.15)).ratio
+    0.5
+    """
+    shown = log.stderr and detectable(log.stderr, n_clusters=n_clusters)
+    parts = (value / baseline if baseline else math.inf, *map(_exp, (log.low, log.high, shown)))
+    ratio, low, high, least = (finite(part) for part in parts)
+    is_seen = log.stderr > 0
+    return Quotient(ratio, *((low, high, least) if is_seen else (None, None, None)))
+
+
+def _exp(number: float) -> float:
+    try:
+        return math.exp(number)
+    except OverflowError:
+        return math.inf
+
+
 def binary(pairs: PairedContributions) -> Inference:
     """Compare scores of 0 and 1; there is at least one pair."""
     table = fourfold(pairs)
@@ -146,6 +182,8 @@ def cluster_t(pairs: PairedContributions, ratio: Ratio, clusters: Integers) -> I
     if not (math.isfinite(shift) and math.isfinite(errors.of_test)):
         return Inference(n, n_differing, reason="overflow")
     p = 2 * float(special.stdtr(n - 1, -abs(shift / errors.of_test)))
+    quantile = student95(n - 1)
+    log_ends = _around(shift, quantile * errors.of_test)
     return with_interval(
         Inference(
             n_units=n,
@@ -153,8 +191,9 @@ def cluster_t(pairs: PairedContributions, ratio: Ratio, clusters: Integers) -> I
             p=min(1.0, max(p, least_p(n_unequal))),
             test=CLUSTER_T,
             stderr=finite(errors.of_difference),
+            log=LogDifference(*log_ends, errors.of_test) if ratio.is_exponential else None,
         ),
-        *_around(difference_of(sums, ratio), student95(n - 1) * errors.of_difference),
+        *_around(difference_of(sums, ratio), quantile * errors.of_difference),
         "cluster-t95",
     )
 

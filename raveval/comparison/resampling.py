@@ -19,7 +19,14 @@ from raveval.comparison.delta import (
     kept,
     scaled_down,
 )
-from raveval.comparison.inference import BOOTSTRAP, Inference, finite, least_p, with_interval
+from raveval.comparison.inference import (
+    BOOTSTRAP,
+    Inference,
+    LogDifference,
+    finite,
+    least_p,
+    with_interval,
+)
 from raveval.metrics import Ratio
 from raveval.metrics._bootstrap import count_replicates
 from raveval.metrics._exact import Booleans, Doubles, Integers
@@ -65,13 +72,15 @@ def bootstrap(
             differences = np.where(_is_equal(*rates), 0.0, values[1] - values[0])
             signed = np.where(_is_equal(*rates), 0.0, rates[1] - rates[0])
         used = kept(pairs, mask)
+        errors = errors_of(used, ratio)
         found.append(
             resampled(
                 differences,
                 signed,
                 n_units=len(used.a.x),
                 n_differing=int(differing(used).sum()),
-                stderr=errors_of(used, ratio).of_difference,
+                stderr=errors.of_difference,
+                log_stderr=errors.of_test if ratio.is_exponential else None,
             )
         )
     return found
@@ -95,6 +104,7 @@ def resampled(
     n_units: int,
     n_differing: int,
     stderr: float | None,
+    log_stderr: float | None = None,
 ) -> Inference:
     """Return what replicates of a difference say; NaN and infinities are such without a value.
 
@@ -104,6 +114,7 @@ def resampled(
         n_units: units that were drawn in each replicate.
         n_differing: those of them that differ between the runs.
         stderr: of the difference; None for the one over the replicates.
+        log_stderr: where `signed` is the difference of logarithms, its standard error.
     """
     if n_differing == 0:
         n_replicates = len(differences)
@@ -119,6 +130,7 @@ def resampled(
     level = float(special.ndtr(-quantile))
     with np.errstate(over="ignore", invalid="ignore"):  # numbers near the largest double
         low, high = np.quantile(differences[known], (level, 1 - level)).tolist()
+        log_low, log_high = np.quantile(signed[known], (level, 1 - level)).tolist()
         spread = float(np.std(differences[known], ddof=1))
     n_beyond = min(int((signed[known] <= 0).sum()), int((signed[known] >= 0).sum()))
     z = -float(special.ndtri(min(0.5, (n_beyond + 1) / (n_known + 1))))
@@ -129,6 +141,7 @@ def resampled(
         p=min(1.0, max(p, least_p(n_differing))),
         test=BOOTSTRAP,
         stderr=finite(spread if stderr is None else stderr),
+        log=None if log_stderr is None else LogDifference(log_low, log_high, log_stderr),
         n_replicates=n_known,
     )
     if high - low <= ROUNDING * (abs(low) + abs(high)):

@@ -32,6 +32,8 @@ class Difference:
         reason: why there is no difference; where there is one, why it is not tested.
         low, high, interval: its 95 % interval and how it was made ("newcombe95", "cluster-t95",
             "expanded-bootstrap95", "unpaired-wald95").
+        ratio: value / baseline, where errors are those of its logarithm (perplexities); with
+            `ratio_low`, `ratio_high`, `ratio_detectable` as `low`, `high`, `detectable`.
         p, test: two-sided p-value and the test ("mcnemar-exact", "paired-bootstrap", "cluster-t";
             "unpaired-z" where the examples of a run are not there: what counts pairs is then 0).
         p_holm: adjusted for the family; None outside of the family.
@@ -64,6 +66,10 @@ class Difference:
     p_holm: float | None = None
     stderr: float | None = None
     detectable: float | None = None
+    ratio: float | None = None
+    ratio_low: float | None = None
+    ratio_high: float | None = None
+    ratio_detectable: float | None = None
     n: int = 0
     n_units: int = 0
     n_differing: int = 0

@@ -125,12 +125,12 @@ def _cells(d: Difference) -> tuple[str, ...]:
         value_text(_shown(d, d.baseline)),
         value_text(_shown(d, d.value)),
         difference_text(d),
-        interval_text(_shown(d, d.difference)),
+        _difference_interval_text(d),
         p_text(d.p),
         p_text(d.p_holm),
         "" if d.is_unpaired else str(d.n),
         discordant,
-        "" if d.detectable is None else _in_points(value_text(_shown(d, d.detectable))),
+        _detectable_text(d),
         _test_text(d),
         _verdict_text(d),
     )
@@ -150,9 +150,27 @@ def _shown(d: Difference, value: float | None) -> Estimate:
 
 
 def difference_text(d: Difference) -> str:
-    """Return a difference with its sign; one of percentages is in points."""
+    """Return a difference with its sign, of percentages in points; of perplexities the ratio."""
+    if d.ratio is not None:
+        return f"×{value_text(_shown_ratio(d, d.ratio))}"
     text = _in_points(value_text(_shown(d, d.difference)))
     return f"+{text}" if d.difference is not None and d.difference > 0 else text
+
+
+def _difference_interval_text(d: Difference) -> str:
+    shown = _shown(d, d.difference) if d.ratio is None else _shown_ratio(d, d.ratio)
+    return interval_text(shown)
+
+
+def _detectable_text(d: Difference) -> str:
+    if d.ratio is not None:
+        known = d.ratio_detectable
+        return "" if known is None else f"×{value_text(_shown_ratio(d, known))}"
+    return "" if d.detectable is None else _in_points(value_text(_shown(d, d.detectable)))
+
+
+def _shown_ratio(d: Difference, value: float) -> Estimate:
+    return Estimate(value, "ratio", d.n, low=d.ratio_low, high=d.ratio_high)
 
 
 def _in_points(text: str) -> str:
@@ -199,6 +217,8 @@ def _remark_lines(comparison: Comparison) -> list[str]:
             "Discordant: right in the baseline only / in the run only. Detectable: the true "
             "difference that such a comparison shows in 80 % of all cases, two-sided at 5 %"
         )
+    if any(d.ratio is not None for d in comparison.differences):
+        lines.append("×: value / baseline, of perplexities: errors are on their logarithm")
     return lines
 
 

@@ -144,6 +144,15 @@ class TestPerplexity:
         primary = found(comparison, "word_perplexity")
         assert primary.p_holm == primary.p
         assert comparison.family == (primary,)
+        assert d.ratio == pytest.approx(expected[1] / expected[0], rel=1e-12)
+        nats = found(comparison, "nats_per_token")
+        assert nats.ratio is None
+        expected = [math.exp(each or 0) for each in (nats.low, nats.high, nats.detectable)]
+        assert (d.ratio_low, d.ratio_high, d.ratio_detectable) == pytest.approx(tuple(expected))
+        shown = printed(comparison)
+        assert f"×{d.ratio:.3f}" in shown
+        assert f"[{expected[0]:.3f}, {expected[1]:.3f}]" in shown
+        assert f"×{expected[2]:.3f}" in shown
 
     def test_per_token_is_not_compared_between_tokenizers(self, two):
         tokens, sums = self.runs(shift=0.5)

@@ -113,6 +113,18 @@ class TestForest:
         x = [x for x, _ in uses(svg, Ink.ACCENT)]
         assert x[1] - x[0] == pytest.approx(x[2] - x[1], abs=0.1)
 
+    @pytest.mark.parametrize("largest", [30.0, 1e3, 1e9, 1e15, 1e120])
+    def test_a_logarithmic_axis_is_marked_however_wide_it_is(self, largest: float):
+        values = [10.0, largest]
+        row = IntervalRow("", largest, 10.0, largest, "")
+        axis = Axis("perplexity", "log")
+        for svg in (
+            forest([row], axis),
+            training_curve([1.0, 2.0], [Series("", values, values, values)], axis),
+        ):
+            marks = [text for text in texts_at(svg) if re.fullmatch(r"\d+(e\+\d+)?", text)]
+            assert 2 <= len(marks) <= 10, marks
+
     def test_every_number_is_one_of_svg(self):
         svg = forest([row("first", 0.2)], Axis("%", "percent", (0.0, 1.0)))
         for _, attributes in Document(svg).elements:
@@ -330,6 +342,23 @@ class TestSweepOfRealModels:
         assert texts.index("pythia-70m") < texts.index("pythia-160m") < texts.index("pythia-6.9b")
         kinds = {ink: len(uses(figure.svg, ink)) for ink in (Ink.BETTER, Ink.WORSE, Ink.MUTED)}
         assert kinds == {Ink.BETTER: 0, Ink.WORSE: 5, Ink.MUTED: 2}
+
+    def test_perplexities_differ_by_factors(self):
+        differences = [
+            Difference(
+                *("text", name, "word_perplexity", "perplexity", False, 100.0, 100 * ratio, None),
+                ratio=ratio,
+                ratio_low=ratio / 2,
+                ratio_high=ratio * 2,
+            )
+            for name, ratio in (("early", 1e9), ("late", 1.0), ("later", 1e-9))
+        ]
+        (figure,) = difference_figures(differences, lambda d: d.run)
+        assert figure.title == "Ratios, perplexity"
+        texts = Document(figure.svg).texts
+        assert {"×1.000e+09", "×1.000", "×1.000e-09"} <= set(texts)
+        x = [x for x, _ in uses(figure.svg, Ink.MUTED)]
+        assert x[0] - x[1] == pytest.approx(x[1] - x[2], abs=0.1)
 
     def test_a_page_is_made_of_them(self, runs: Mapping[str, Results]):
         steps = [float(place) for place in range(1, len(runs) + 1)]

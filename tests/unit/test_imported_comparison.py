@@ -204,6 +204,17 @@ class TestTheTest:
         assert d.low == pytest.approx(0.1 - stats.norm.ppf(0.975) * 0.05)
         assert d.high == pytest.approx(0.1 + stats.norm.ppf(0.975) * 0.05)
 
+    def test_of_perplexities_is_on_the_logarithm(self):
+        a, b = number(1e12, 4e11, "perplexity"), number(100.0, 20.0, "perplexity")
+        d = difference_of(a, b, "word_perplexity", task="t", run="b")
+        z = math.log(100.0 / 1e12) / math.hypot(0.4, 0.2)
+        assert d.p == pytest.approx(2 * stats.norm.sf(-z), rel=1e-9)
+        assert d.difference == 100.0 - 1e12
+        assert d.ratio == 1e-10
+        half_width = stats.norm.ppf(0.975) * math.hypot(0.4, 0.2)
+        expected = [1e-10 * math.exp(sign * half_width) for sign in (-1, 1)]
+        assert (d.ratio_low, d.ratio_high) == pytest.approx(tuple(expected), rel=1e-9)
+
     def test_ends_where_differences_do_and_is_never_certain(self):
         d = difference_of(number(0.01, 0.001), number(1.0, 0.002), "acc", task="t", run="b")
         assert d.high is not None

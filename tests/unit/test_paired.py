@@ -14,7 +14,7 @@ from statsmodels.stats.proportion import proportion_confint, proportions_ztest
 
 from raveval.comparison import delta, paired, resampling
 from raveval.comparison.delta import PairedContributions
-from raveval.comparison.inference import Inference
+from raveval.comparison.inference import Inference, LogDifference
 from raveval.comparison.mcnemar import Fourfold, mcnemar, newcombe
 from raveval.comparison.paired import detectable, holm
 from raveval.comparison.resampling import bootstrap
@@ -233,6 +233,10 @@ class TestBootstrap:
         ratios = Ratio(scale=-1.0), Ratio(scale=-1.0, is_exponential=True)
         nats, perplexity = bootstrap([(pairs, ratio, everything) for ratio in ratios])
         assert nats.p == perplexity.p
+        assert nats.log is None, "no exponential"
+        assert perplexity.log == (*ends(nats), nats.stderr), "nats are the logarithm"
+        by_cluster = [cluster_t(pairs, ratio, np.arange(80) // 4) for ratio in ratios]
+        assert by_cluster[1].log == (*ends(by_cluster[0]), by_cluster[0].stderr)
         a, b = (math.exp(-x.sum() / tokens.sum()) for x in sums)
         low, high = ends(perplexity)
         assert low < b - a < high
@@ -244,6 +248,15 @@ class TestBootstrap:
         assert perplexity.stderr == pytest.approx(
             math.sqrt(80 / 79 * ((shifts[1] - shifts[0]) ** 2).sum()), rel=1e-9
         )
+
+    def test_a_quotient_is_the_exponential_of_a_difference(self):
+        found = paired.quotient(20.0, 10.0, LogDifference(-1.0, -0.4, 0.15))
+        assert found.ratio == 0.5
+        assert (found.ratio_low, found.ratio_high) == (math.exp(-1.0), math.exp(-0.4))
+        assert found.ratio_detectable == pytest.approx(math.exp(paired.detectable(0.15)))
+        assert paired.quotient(1.0, 1.0, LogDifference(0.0, 0.0, 0.0)) == (1.0, None, None, None)
+        assert paired.quotient(1e-300, 1e300, LogDifference(-1.0, 800.0, 9.0)).ratio is None
+        assert paired.quotient(1.0, 2.0, LogDifference(-1.0, 800.0, 9.0)).ratio_high is None
 
     def test_an_example_that_one_run_cannot_use_counts_in_neither(self):
         rng = np.random.default_rng(8)

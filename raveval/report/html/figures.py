@@ -16,6 +16,7 @@ from raveval.report.html.canvas import CHAR_WIDTH, WIDTH, Ink, canvas, shortened
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
+    from matplotlib.axis import XAxis, YAxis
     from numpy.typing import NDArray
 
 Scale = Literal["percent", "points", "linear", "log"]
@@ -167,7 +168,7 @@ def _draw_legend(axes: Axes, *, n_columns: int = 3) -> None:
 
 def _set_scale(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
     """Set the limits and ticks of the horizontal axis."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_xlabel(shortened(axis.label, MOST_LABEL_CHARS))
     shown = [axis.factor * value for value in (*values, *(value for _, value in axis.lines))]
@@ -175,14 +176,21 @@ def _set_scale(axes: Axes, axis: Axis, values: Sequence[float]) -> None:
         low, high = axis.limits or (min(shown), max(shown))
         axes.set_xscale("log")
         axes.set_xlim(low / 1.15, high * 1.15)
-        steps = (1.0,) if math.log10(high / low) > 2 else (1.0, 2.0, 5.0)
-        axes.xaxis.set_major_locator(LogLocator(subs=steps, numticks=8))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        _set_log_ticks(axes.xaxis, low, high)
     else:
         axes.set_xlim(*_limits(axis, shown))
         axes.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
     axes.grid(axis="x", color=Ink.LINE, linewidth=0.8)
+
+
+def _set_log_ticks(axis: XAxis | YAxis, low: float, high: float) -> None:
+    """Mark powers of ten, and their double and half too where there are few."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    steps = (1.0,) if math.log10(high / low) > 2 else (1.0, 2.0, 5.0)
+    axis.set_major_locator(LogLocator(subs=steps, numticks=8))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 def _limits(axis: Axis, shown: Sequence[float]) -> tuple[float, float]:
@@ -271,14 +279,12 @@ def compact(number: float) -> str:
 
 
 def _set_values(axes: Axes, axis: Axis) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+    from matplotlib.ticker import MaxNLocator
 
     axes.set_ylabel(shortened(axis.label, MOST_LABEL_CHARS))
     if axis.scale == "log":
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
-        axes.yaxis.set_minor_locator(NullLocator())
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        _set_log_ticks(axes.yaxis, *axes.get_ylim())
     else:
         axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     if axis.limits is not None:

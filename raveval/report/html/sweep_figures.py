@@ -10,7 +10,14 @@ from raveval.report.checkpoints import trajectories
 from raveval.report.differences import difference_text, p_text
 from raveval.report.html.canvas import Ink
 from raveval.report.html.drawings import axis_of, drawn, few, forest_alt, unit_label
-from raveval.report.html.figures import Axis, IntervalRow, Series, intervals, training_curve
+from raveval.report.html.figures import (
+    Axis,
+    IntervalRow,
+    Scale,
+    Series,
+    intervals,
+    training_curve,
+)
 from raveval.report.html.page import Figure
 from raveval.report.numbers import plain, value_text
 from raveval.types import Estimate, Results
@@ -20,8 +27,9 @@ if TYPE_CHECKING:
 
 
 DIFFERENCE_NOTE = (
-    "Point: difference from the baseline. Bar: 95 % interval. Green: better, red: worse, by a "
-    "paired test at 5 %. p: Holm's, adjusted for the family of tests; in brackets: unadjusted."
+    "Point: difference from the baseline, or ratio to it. Bar: 95 % interval. Green: better, red: "
+    "worse, by a paired test at 5 %. p: Holm's, adjusted for the family of tests; in brackets: "
+    "unadjusted."
 )
 CURVE_NOTE = "Line: value. Band: 95 % interval of each value by itself."
 
@@ -35,22 +43,30 @@ def difference_figures(
         differences: those to show, in order; their p-values are Holm's where they have one.
         label: names each of them, such as by its task or its run.
     """
-    by_unit: dict[str, list[Difference]] = {}
+    by_unit: dict[tuple[str, bool], list[Difference]] = {}
     for difference in differences:
-        by_unit.setdefault(difference.unit, []).append(difference)
-    return [_difference_figure(unit, each, label) for unit, each in by_unit.items()]
+        kind = difference.unit, difference.ratio is not None
+        by_unit.setdefault(kind, []).append(difference)
+    return [_difference_figure(*kind, each, label) for kind, each in by_unit.items()]
 
 
 def _difference_figure(
-    unit: str, differences: Sequence[Difference], label: Callable[[Difference], str]
+    unit: str,
+    are_ratios: bool,
+    differences: Sequence[Difference],
+    label: Callable[[Difference], str],
 ) -> Figure:
-    rows = [
-        IntervalRow(plain(label(d)), d.difference, d.low, d.high, _difference_words(d), ink=_ink(d))
-        for d in differences
-    ]
-    of = "percentage points" if unit == "fraction" else plain(unit)
-    axis = Axis(of, "points" if unit == "fraction" else "linear", None, (("", 0.0),))
-    title = f"Differences, {of}"
+    rows = []
+    for d in differences:
+        of_difference = d.difference, d.low, d.high
+        drawn_parts = (d.ratio, d.ratio_low, d.ratio_high) if are_ratios else of_difference
+        rows.append(IntervalRow(plain(label(d)), *drawn_parts, _difference_words(d), ink=_ink(d)))
+    if are_ratios:
+        title, axis = f"Ratios, {plain(unit)}", Axis("value / baseline", "log", None, (("", 1.0),))
+    else:
+        of = "percentage points" if unit == "fraction" else plain(unit)
+        scale: Scale = "points" if unit == "fraction" else "linear"
+        title, axis = f"Differences, {of}", Axis(of, scale, None, (("", 0.0),))
     return drawn(lambda: intervals(rows, axis), title, forest_alt(title, rows), "")
 
 
