@@ -29,9 +29,9 @@ better, but for `tie_rate`, which has no better direction. `n` counts the rows t
 about. Undefined: "n=0", "not measured" where no row was judged in the other order, "no valid
 example" where no row is of the kind, "constant" for kappa and alpha where only one word is used.
 
-Intervals: Wilson's for the fractions (conservative for half credit); the large-sample one of
-Fleiss, Cohen and Everitt (1969) for kappa; the bootstrap's for alpha. The last two have none where
-they would have no width, as in full agreement.
+Intervals: Wilson's for the shares, Tango's for the mean of credits, 1/2 being one; the large-sample
+one of Fleiss, Cohen and Everitt (1969) for kappa; the bootstrap's for alpha. The last two have none
+where they would have no width, as in full agreement.
 
 The notes count the ties of each, unjudged rows, and the rows judged in both orders where the
 response shown first, or second, won both times: the judge's preference for a place.
@@ -41,7 +41,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -55,6 +54,7 @@ from raveval.metrics import _agreement_table as tables
 from raveval.metrics import _intervals as intervals
 from raveval.metrics._columns import column, number_or_numbers, required
 from raveval.metrics._exact import Doubles
+from raveval.metrics._half_credits import Credits, credit_mean
 from raveval.metrics._ratings import RATING_DENOMINATOR, read_ratings
 from raveval.metrics._state import (
     Counts,
@@ -82,7 +82,6 @@ RATINGS_SWAPPED = (number_or_numbers("rating_a_swapped"), number_or_numbers("rat
 
 Booleans = NDArray[np.bool_]
 
-_HALF = Fraction(1, 2)
 _SAID = {A: 0, TIE: 1, B: 2}
 """The place of each word in a table."""
 
@@ -160,7 +159,7 @@ class Preference:
     """
 
     name = "preference"
-    version = 2
+    version = 3
     columns: tuple[pa.Field, ...] = (
         *(PREFERRED, VERDICT, VERDICT_SWAPPED, *RATINGS, *RATINGS_SWAPPED, RATING_DENOMINATOR),
     )
@@ -321,9 +320,10 @@ def _share(state: Counts, name: str) -> Estimate:
     better = None if name == "tie_rate" else True
     if n == 0:
         return intervals.undefined(_reason(state, name), unit="fraction", higher_is_better=better)
-    credits = int((counts * halves).sum()) * _HALF
-    squares = int((counts * halves**2).sum()) * _HALF**2
-    return replace(intervals.proportion(credits, n, squares=squares), higher_is_better=better)
+    none, half, full = (int(counts[halves == worth].sum()) for worth in (0, 1, 2))
+    if name == "accuracy_half_credit":
+        return credit_mean(Credits(full, half, none), higher_is_better=better)
+    return replace(intervals.proportion(full, n), higher_is_better=better)
 
 
 def _reason(state: Counts, name: str) -> str:
