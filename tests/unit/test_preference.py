@@ -163,7 +163,7 @@ def test_shares_against_a_count_row_by_row():
             interval = wilson(credits / n, n)
             if name == "accuracy_half_credit":
                 worth = [half(r) for r in judged]
-                interval = tango(Credits(*(worth.count(c) for c in (1, Fraction(1, 2), 0))))
+                interval = tango(Credits(*(worth.count(c) for c in map(Fraction, (1, 0.5, 0)))))
             assert (estimate.low, estimate.high) == interval
 
 
