@@ -10,6 +10,9 @@ what each example adds to them (`contributions`); clustered standard errors and 
 of runs follow from that alone, for metrics of any origin. What comparisons cannot know from it, a
 metric may add: which examples an estimate can use (`Selective`), and many bootstrap replicates at
 once (`Reweighted`). One whose state is a distribution may give it to be drawn (`Tabular`).
+
+A family of plain means over examples need not be written out: `Means` is one, given what each
+example is worth.
 """
 
 from __future__ import annotations
@@ -17,13 +20,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from raveval.types import CountTable, Estimate
+
+if TYPE_CHECKING:
+    from raveval.metrics._means import Mean as Mean
+    from raveval.metrics._means import Means as Means
 
 State = TypeVar("State")
 Contra = TypeVar("Contra", contravariant=True)
@@ -177,3 +185,10 @@ class Reweighted(Protocol):
         each record counts once, they are the value but for rounding.
         """
         ...
+
+
+def __getattr__(name: str) -> Any:
+    """Return `Mean` and `Means`, which rest on what stands above."""
+    if name not in ("Mean", "Means"):
+        raise AttributeError(f"module 'raveval.metrics' has no attribute {name!r}")
+    return getattr(import_module("raveval.metrics._means"), name)

@@ -258,12 +258,6 @@ def test_greedy_accuracy():
         compute(greedy.METRIC, is_greedy=[1])
 
 
-def test_more_greedy_documents_than_documents_are_refused():
-    content = greedy.METRIC.encode(greedy.METRIC.init())
-    with pytest.raises(DataError, match="cannot be greedy"):
-        greedy.METRIC.decode({**content, "n_greedy": 1})
-
-
 def test_a_negative_log_likelihood_is_refused():
     with pytest.raises(DataError, match=r"logprob_nats is 30\.0: .* has the other sign"):
         ppl([30.0, 20.0])
