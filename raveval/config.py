@@ -278,6 +278,8 @@ def engine_options(engine: EngineConfig, *, where: str = "evaluate.engine") -> A
         ConfigError: unknown engine, unknown option or a value of the wrong type; names `where`.
     """
     options = registry.load("engines", engine.name).Options
+    if not dataclasses.is_dataclass(options):
+        raise ConfigError(f"{where}: the Options of {engine.name!r} are no dataclass")
     known = [field.name for field in dataclasses.fields(options)]
     for key in engine.options:
         if key == "data_parallel_size":

@@ -15,6 +15,7 @@ Failures of single examples are not exceptions: they are `types.Failure` values 
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -68,3 +69,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}?"
     return f"known: {', '.join(names)}"
+
+
+def raised_at(exc: BaseException) -> str:
+    """Return what an exception of foreign code says, and the line of it where it was raised.
+
+    >>> try:
+    ...     {}["a"]
+    ... except KeyError as exc:
+    ...     raised_at(exc).split(", line")[0]
+    "KeyError: 'a' (<doctest raveval.errors.raised_at[0]>"
+    """
+    what = f"{type(exc).__name__}: {exc}"
+    frames = traceback.extract_tb(exc.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith("<frozen ")]
+    if isinstance(exc, SyntaxError) or not own:  # which names the place itself
+        return what
+    return f"{what} ({own[-1].filename}, line {own[-1].lineno})"

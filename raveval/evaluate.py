@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from raveval import registry
 from raveval.engines import Engine, EngineDied
-from raveval.errors import ConfigError
+from raveval.errors import ConfigError, RavevalError, RunError, raised_at
 from raveval.metrics import Json, Metric
 from raveval.metrics._clusters import clustered
 from raveval.protocols import (
@@ -67,6 +67,9 @@ REPLY_COLUMNS = pa.schema(
 )
 """Stored replies: one row per reply, its fields as JSON (doubles round-trip exactly)."""
 
+_METRIC_PARTS = tuple(
+    part for part in (*Metric.__annotations__, *vars(Metric)) if not part.startswith("_")
+)
 _REPLIES = (Completion, ChoiceScores, DocumentScore, Failure)
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in _REPLIES}
 
@@ -89,11 +92,15 @@ def load_metric(name: str) -> Metric[Any]:
     """Return the metric family of that name, with intervals that know clusters.
 
     Raises:
-        ConfigError: no such metric.
+        ConfigError: no such metric, or a module whose METRIC is none.
     """
-    metric = getattr(registry.load("metrics", name), "METRIC", None)
-    if metric is None:
-        raise ConfigError(f"{name!r} is no metric: the module has no METRIC")
+    metric = registry.load("metrics", name).METRIC
+    lacking = [part for part in _METRIC_PARTS if not hasattr(metric, part)]
+    if lacking:
+        raise ConfigError(
+            f"metric {name!r}: its METRIC is no metric: it has no `{lacking[0]}` (what a metric "
+            "is stands in raveval/metrics/__init__.py; raveval.metrics.Means makes simple ones)"
+        )
     return clustered(metric)
 
 
@@ -317,7 +324,15 @@ def shard_states(
 
 def _encoded_state(name: str, records: pa.Table) -> Json:
     metric = load_metric(name)
-    return metric.encode(metric.update(metric.init(), records))
+    try:
+        return metric.encode(metric.update(metric.init(), records))
+    except RavevalError:
+        raise
+    except Exception as exc:
+        raise RunError(
+            f"metric {name!r} fails on these records: {raised_at(exc)}. The replies are kept: mend "
+            "the metric, and run the same command again"
+        ) from exc
 
 
 def usage_of(answers: Sequence[Answers], *, engine_seconds: float = 0.0) -> Usage:

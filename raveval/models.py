@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from raveval import registry
 from raveval.config import EngineConfig, ModelConfig, engine_options
+from raveval.errors import ConfigError, ModelError, RavevalError, raised_at
 from raveval.fingerprint import checkpoint_digest
 from raveval.lengths import Encoder
 from raveval.types import ModelRef
+
+_ENCODER_PARTS = ("max_model_len", "has_chat_template", "commit", "size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,27 @@ def choose(
     """
     options = engine_options(engine, where=f"{where}.engine")
     ref = model.ref(say=say)
-    encoder = registry.load("engines", engine.name).encoder(ref, options)
+    encoder = _encoder(engine.name, ref, options)
     if ref.id is not None and encoder.commit is not None:
         ref = replace(ref, revision=encoder.commit)  # what "main" means may move
     return ChosenModel(ref, engine.name, options, encoder)
+
+
+def _encoder(engine: str, ref: ModelRef, options: Any) -> Encoder:
+    """Return what an engine's module knows of a model; one's own may fail in any way."""
+    module = registry.load("engines", engine)
+    if "." not in engine:
+        return cast("Encoder", module.encoder(ref, options))
+    try:
+        encoder: Encoder = module.encoder(ref, options)
+        lacking = [part for part in _ENCODER_PARTS if not hasattr(encoder, part)]
+    except RavevalError:
+        raise
+    except Exception as exc:
+        raise ModelError(f"engine {engine!r}: its encoder fails: {raised_at(exc)}") from exc
+    if lacking:
+        raise ConfigError(
+            f"engine {engine!r}: its encoder has no `{lacking[0]}` (what one has stands in "
+            "raveval/lengths.py)"
+        )
+    return encoder

@@ -6,7 +6,7 @@ Each module of this package with a public name is one backend; the file's name i
 - `OPERATIONAL`, the names of those options that cannot move a number (memory, threads): they may
   differ between a run and its resumption;
 - `encoder(model, options)`, which tells the plan how many tokens a request needs before anything is
-  loaded;
+  loaded (`raveval.lengths.Encoder` says what it has);
 - `start(model, options)`, which loads the model and returns an `Engine`;
 - where the model is elsewhere, `IS_CLIENT = True`: a replica then needs neither a GPU nor many
   cores, and is given one CPU unless the run says otherwise.

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
+
 from raveval import tasks
 from raveval.config import EvaluateConfig, RunConfig, TaskConfig
-from raveval.errors import ConfigError, MismatchError, Refused, ResourceError, nearest
+from raveval.errors import (
+    ConfigError,
+    MismatchError,
+    RavevalError,
+    Refused,
+    ResourceError,
+    nearest,
+    raised_at,
+)
 from raveval.evaluate import graded, load_metric, load_protocol
 from raveval.protocols import EvaluationProtocol, schema
 from raveval.store import LAYOUT
@@ -24,7 +35,30 @@ def check_metrics(task: str, metrics: Sequence[str], protocol: EvaluationProtoco
                 f"task {task!r}: metric {name!r} needs the column {lacking[0]!r}, which its "
                 f"protocol does not record; {nearest(lacking[0], columns)}"
             )
+        if "." in name:
+            _rehearse(task, name, schema(protocol.COLUMNS).empty_table())
     _check_estimates(task, metrics)
+
+
+def _rehearse(task: str, name: str, nothing: pa.Table) -> None:
+    """Refuse a metric of one's own that cannot go from no records to its estimates."""
+    metric = load_metric(name)
+    try:
+        state = metric.merge(metric.init(), metric.update(metric.init(), nothing))
+        stored = json.loads(json.dumps(metric.encode(state)))
+        metric.compute(metric.decode(stored))
+        metric.notes(state)
+        added = sorted(metric.contributions(nothing))
+    except Exception as exc:
+        why = str(exc) if isinstance(exc, RavevalError) else raised_at(exc)
+        raise ConfigError(
+            f"task {task!r}: metric {name!r} fails before there is a record: {why}"
+        ) from exc
+    if added != sorted(metric.ratios):
+        raise ConfigError(
+            f"task {task!r}: metric {name!r}: its contributions are of {added}, its ratios are "
+            f"{sorted(metric.ratios)}"
+        )
 
 
 def _check_estimates(task: str, metrics: Sequence[str]) -> None:

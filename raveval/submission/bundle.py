@@ -1,7 +1,8 @@
 """What of a run is uploaded to a cluster: the config and the local files that it names.
 
-Task files, rubric files and data files are the client's, and are uploaded; a path of theirs that
-does not exist here is taken to be the cluster's where it is absolute, and refused where it is not.
+Task files, rubric files, data files and modules of one's own in the current directory are the
+client's, and are uploaded; a file of theirs that does not exist here is taken to be the cluster's
+where its path is absolute, and refused where it is not.
 Models and run directories are never uploaded: they must be absolute paths on storage that all nodes
 see. Below a shared directory, which the client and all nodes see under the same path, everything
 stays in place, and relative paths mean what they mean here.
@@ -24,6 +25,7 @@ from raveval.config import ModelConfig, RunConfig, TaskConfig
 from raveval.errors import ConfigError, DataError
 from raveval.fingerprint import digest
 from raveval.strict_yaml import read_yaml
+from raveval.submission.modules import own_packages
 
 CONFIG_NAME = "raveval-run.yaml"
 MAX_BYTES = 100 * 1000**2
@@ -93,6 +95,13 @@ def make_bundle(config: RunConfig, *, shared: Sequence[Path] = ()) -> Bundle:
         if key in content[name]:
             content[name][key] = packing.on_cluster(f"{name}.{key}", content[name][key])
     _pack_tasks(packing, config.evaluate.tasks, evaluate["tasks"])
+    modules, elsewhere = own_packages(config)
+    packing.files |= modules
+    packing.remarks += [
+        f"{name}: not in this directory, so not uploaded: it has to be installed on the nodes "
+        "(--pip my.whl does that for the job)"
+        for name in elsewhere
+    ]
     if run.pop("address", None) is not None:
         packing.remarks.append(
             f"run.address {config.run.address} is left out: the job runs on the cluster that it "
