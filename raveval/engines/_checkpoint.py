@@ -1,6 +1,7 @@
-"""Reads what a checkpoint says of itself: its tokenizer and its context length. Never the weights.
+"""Reads what a checkpoint says of itself: its tokenizer and its context length, not its weights.
 
-A path that holds no model is refused here, in words, before any engine starts.
+A path that holds no model, or only a part of one, is refused here in words, before any engine
+starts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 from raveval.errors import ModelError
 from raveval.types import ModelRef
+from raveval.weights import fault_of
 
 ASSUMED_MODEL_LEN = 2048
 SHORTEST_MODEL_LEN = 4  # a window holds one token of context and one that is scored; one is spare
@@ -91,10 +93,11 @@ def _check_directory(path: Path) -> None:
             f"model path {str(path)!r}: not a model: it has no config.json (it holds "
             f"{', '.join(held) or 'nothing'}). Give the directory of a checkpoint"
         )
-    if not any(entry.suffix in (".safetensors", ".bin", ".pt", ".pth") for entry in path.iterdir()):
+    fault = fault_of(path)
+    if fault is not None:
         raise ModelError(
-            f"model path {str(path)!r}: it has a config.json but no weights (*.safetensors, *.bin, "
-            f"*.pt). Is the checkpoint complete?"
+            f"model path {str(path)!r}: {fault}. Is the checkpoint still being written, or a copy "
+            f"that was cut short?"
         )
 
 

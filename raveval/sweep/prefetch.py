@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from raveval.config import ModelConfig
-from raveval.sweep.weights import weight_files
+from raveval.weights import weight_files
 
 _FETCHED = ("*.safetensors", "*.json", "*.model", "*.txt")
 

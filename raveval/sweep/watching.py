@@ -8,7 +8,7 @@ from pathlib import Path
 
 from raveval.sweep.checkpoints import Checkpoint
 from raveval.sweep.outcome import Outcome, State
-from raveval.sweep.weights import Stamp, is_whole, stamp_of
+from raveval.weights import Stamp, fault_of, stamp_of
 
 _TAKEN_UP_AGAIN = (State.FAILED, State.KEPT)
 
@@ -55,7 +55,7 @@ class Watch:
         self._seen[name] = stamp
         if stamp != before:
             self.news()
-        if stamp != before or not is_whole(folder):
+        if stamp != before or fault_of(folder) is not None:
             self.unsettled.append(name)
             return False
         self._tried[name] = stamp

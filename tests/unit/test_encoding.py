@@ -34,7 +34,7 @@ from raveval.types import (
     ScoreDocument,
     Status,
 )
-from tests.checkpoints import CHATML, SPELLS_BOS, write_checkpoint
+from tests.checkpoints import CHATML, SPELLS_BOS, write_checkpoint, write_weights
 
 BOS, EOS = 0, 1
 ROOMY = {"max_position_embeddings": 512}
@@ -593,7 +593,9 @@ def test_refuses_an_incomplete_model(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "m")
     (path / "model.safetensors").unlink()
     assert "no weights" in refusal(ModelRef(path=str(path)))
-    (path / "model.safetensors").touch()
+    write_weights(path, cut=3)
+    assert "model.safetensors has 73 of 76 bytes" in refusal(ModelRef(path=str(path)))
+    write_weights(path)
     (path / "tokenizer.json").write_text("{")
     assert "its tokenizer cannot be loaded" in refusal(ModelRef(path=str(path)))
     (path / "tokenizer.json").unlink()

@@ -10,7 +10,7 @@ from raveval.config import load_config
 from raveval.errors import ConfigError, DataError, MismatchError, ModelError, Refused, ResourceError
 from raveval.fingerprint import checkpoint_digest
 from raveval.plan import Plan, make_plan
-from tests.checkpoints import write_checkpoint
+from tests.checkpoints import write_checkpoint, write_weights
 
 
 def plan(tmp_path: Path, **changes: Any) -> Plan:
@@ -88,10 +88,10 @@ def test_a_checkpoint_saved_over_another_is_another_model(tmp_path: Path) -> Non
     model = write_checkpoint(tmp_path / "model")
     settings = {"engine": "transformers", "model": {"path": str(model)}, "on_overlong": "count"}
     weights = model / "model.safetensors"
-    weights.write_bytes(bytes(5_000_000))
+    write_weights(model, 5_000_000)
     first = plan(tmp_path, **settings).tasks[0]
     assert plan(tmp_path, **settings).tasks[0].reply_fingerprint == first.reply_fingerprint
-    weights.write_bytes(bytes(4_999_999) + b"\1")
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
     changed = plan(tmp_path, **settings).tasks[0]
     assert changed.reply_fingerprint != first.reply_fingerprint
     assert changed.reply["model"]["weights"] != first.reply["model"]["weights"]

@@ -24,8 +24,8 @@ from raveval.sweep.checkpoints import Checkpoint, in_order, step_of
 from raveval.sweep.outcome import Outcome
 from raveval.sweep.results import collect, earlier, to_json
 from raveval.sweep.watching import Watch
-from raveval.sweep.weights import is_whole, weight_files
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
+from tests.checkpoints import write_weights
 
 
 def checkpoint(name: str, place: Path | str = "somewhere") -> Checkpoint:
@@ -41,15 +41,6 @@ def content(folder: Path, **changes: Any) -> dict[str, Any]:
         "checkpoints": {"pattern": str(folder / "training" / "*")},
         **changes,
     }
-
-
-def write_weights(folder: Path, n_bytes: int = 8, *, cut: int = 0) -> None:
-    """Write a checkpoint of one safetensors file, of which the end may be missing."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text("{}")
-    header = json.dumps({"w": {"dtype": "U8", "shape": [n_bytes], "data_offsets": [0, n_bytes]}})
-    whole = len(header).to_bytes(8, "little") + header.encode() + bytes(n_bytes)
-    (folder / "model.safetensors").write_bytes(whole[: len(whole) - cut])
 
 
 def results(value: float, n_scored: int = 100, n_attempted: int = 100) -> Results:
@@ -208,37 +199,6 @@ class TestConfig:
             sweep(content(tmp_path))
         assert foreign.read_text() == "mine"
         assert not (tmp_path / "swept" / ".lock").exists()
-
-
-class TestWeights:
-    def test_are_whole_when_as_long_as_their_header_says(self, tmp_path: Path) -> None:
-        write_weights(tmp_path, cut=1)
-        assert not is_whole(tmp_path)
-        write_weights(tmp_path)
-        assert is_whole(tmp_path)
-        (tmp_path / "config.json").unlink()
-        assert not is_whole(tmp_path)
-
-    def test_are_whole_when_each_shard_is_there(self, tmp_path: Path) -> None:
-        write_weights(tmp_path)
-        (tmp_path / "model.safetensors").rename(tmp_path / "model-00001-of-00002.safetensors")
-        assert not is_whole(tmp_path)
-        write_weights(tmp_path)
-        (tmp_path / "model.safetensors").rename(tmp_path / "model-00002-of-00002.safetensors")
-        assert is_whole(tmp_path)
-        index = tmp_path / "model.safetensors.index.json"
-        index.write_text('{"weight_map": {"a": "other.safetensors"}}')
-        assert not is_whole(tmp_path)
-        index.write_text('{"weight_m')
-        assert not is_whole(tmp_path)
-
-    def test_are_not_the_state_of_the_training(self, tmp_path: Path) -> None:
-        for name in ("training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state_0.pth"):
-            (tmp_path / name).touch()
-        assert not weight_files(tmp_path)
-        for name in ("consolidated.00.pth", "model.gguf", "pytorch_model.bin"):
-            (tmp_path / name).touch()
-        assert len(weight_files(tmp_path)) == 3
 
 
 class TestWatch:

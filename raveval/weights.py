@@ -1,0 +1,94 @@
+"""The files of a checkpoint: which hold the model, and whether they are whole."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+_OF_TRAINING = re.compile(r"training_args|optim|scheduler|scaler|rng_state|random_states")
+_SHARD = re.compile(r"(?P<before>.*-)(?P<place>\d+)-of-(?P<count>\d+)(?P<after>\..*)")
+
+
+class Stamp(NamedTuple):
+    """How large a checkpoint is, and when it was last written to, in ns; what is written moves."""
+
+    n_bytes: int
+    written: int
+
+
+def stamp_of(folder: Path) -> Stamp:
+    """Return the size and the last change of what lies at the top of a checkpoint's directory."""
+    known = []
+    for path in folder.glob("*"):
+        try:
+            known.append(path.stat())
+        except OSError:
+            continue  # a temporary file that was renamed just now
+    sizes = (stat.st_size for stat in known)
+    return Stamp(sum(sizes), max((stat.st_mtime_ns for stat in known), default=0))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """Return the files of a checkpoint that hold the model, not the state of its training."""
+    return sorted(
+        path
+        for path in folder.glob("*")
+        if path.suffix in _SUFFIXES and not _OF_TRAINING.match(path.name) and path.is_file()
+    )
+
+
+def fault_of(folder: Path) -> str | None:
+    """Return what a checkpoint lacks to be loaded; None where it is whole.
+
+    It has its configuration, and its weights are all there and as long as they should be. All:
+    those that its index names, and each of the shards that the others count. As long: as the header
+    of a safetensors file says; of other files nothing can be said.
+    """
+    files = weight_files(folder)
+    if not (folder / "config.json").is_file():
+        return "it has no config.json"
+    if not files:
+        return f"it has a config.json but no weights (*{', *'.join(_SUFFIXES)})"
+    there = {path.name for path in files}
+    for index in sorted(folder.glob("*.index.json")):
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return f"{index.name} is no index of weights"
+        if not named <= there:
+            return f"{min(named - there)} is missing, which {index.name} names"
+    missing = _shards_of(there) - there
+    if missing:
+        return f"{min(missing)} is missing"
+    return next(filter(None, map(_fault_of_file, files)), None)
+
+
+def _shards_of(names: set[str]) -> set[str]:
+    """Return the names of all shards of which one is among some names."""
+    shards = set()
+    for match in filter(None, map(_SHARD.fullmatch, names)):
+        digits, count = len(match["place"]), match["count"]
+        shards |= {
+            f"{match['before']}{place:0{digits}}-of-{count}{match['after']}"
+            for place in range(1, int(count) + 1)
+        }
+    return shards
+
+
+def _fault_of_file(path: Path) -> str | None:
+    """Return what is wrong with the length of a safetensors file."""
+    if path.suffix != ".safetensors":
+        return None
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            header_bytes = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(min(header_bytes, size)))
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
+        expected = 8 + header_bytes + max(ends, default=0)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return f"{path.name} is no safetensors file, or only the beginning of one"
+    return None if size == expected else f"{path.name} has {size} of {expected} bytes"
