@@ -64,8 +64,14 @@ def run(config: Config, *, say: Say = _silent) -> Results:
         return _finished(work)
 
 
-def answer(config: Config, *, say: Say = _silent) -> Results | None:
+def answer(config: Config, *, say: Say = _silent, side_by_side: bool = False) -> Results | None:
     """Do all of a run that needs no judge; `grade` does the rest, for many runs at once.
+
+    Args:
+        config: as for `run`.
+        say: hears what is going on.
+        side_by_side: begin all tasks early and end them together, so that something is known of
+            each while the run is under way; else they come one after the other. No number moves.
 
     Returns:
         The results where no judge is needed, else None.
@@ -75,6 +81,11 @@ def answer(config: Config, *, say: Say = _silent) -> Results | None:
     """
     with _begun(config, say) as work:
         unanswered = work.run.unanswered(work.missing)
+        if side_by_side:
+            n_examples = {
+                name: entry["n_examples"] for name, entry in work.manifest["tasks"].items()
+            }
+            unanswered.sort(key=lambda shard: shard.start / n_examples[shard.task])
         if unanswered:
             with pipeline.cluster(work.run.section.address):
                 passes.answer(work.run, unanswered, say=say)

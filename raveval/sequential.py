@@ -185,6 +185,22 @@ def compare_prefix(
     return replace(tested, n_prefix=n_prefix)
 
 
+def why_untestable(directory: str | Path, task: str) -> str | None:
+    """Return why a task of a finished run cannot be tested; None where it can.
+
+    Raises:
+        DataError: no run there, or a file that cannot be read.
+    """
+    run = open_run(directory)
+    if _names_clusters(run, run.shards(task)):
+        return "its examples come in clusters"
+    try:
+        compare_prefix(directory, directory, task)
+    except ConfigError as exc:
+        return str(exc)
+    return None
+
+
 def _prefix(done: Sequence[Shard]) -> int:
     """Return how many examples at the start of the order are in finished shards without a gap."""
     stop = 0
@@ -206,7 +222,9 @@ def _family_of(run: OpenRun, task: str, estimate: str | None) -> tuple[str, str]
         name: family for family in run.tasks[task]["metrics"] for name in load_metric(family).ratios
     }
     wanted = estimate or primary(families)
+    if wanted is None:
+        raise ConfigError(f"task {task!r}: is not quoted by a share of right answers")
     if wanted not in families:
-        known = nearest(wanted or "", families)
+        known = nearest(wanted, families)
         raise ConfigError(f"task {task!r}: no share of right answers {wanted!r}; {known}")
     return families[wanted], wanted

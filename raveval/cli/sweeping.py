@@ -24,7 +24,8 @@ def _sweep(
     """Evaluate many checkpoints of a training run, each as a run of its own.
 
     The same command again evaluates what is missing. Exit code 3: a checkpoint failed, or examples
-    are missing; 1: no checkpoint could be evaluated.
+    are missing, but for those of checkpoints that the file has stopped early; 1: no checkpoint
+    could be evaluated.
     """
     from raveval import report
     from raveval.sweep import load_sweep, sweep
@@ -36,7 +37,10 @@ def _sweep(
     print(f"report:  {checked.output / 'report.html'}")
     for failed in results.failed:
         say(f"failed: {failed.name}: {failed.message}")
+    for stopped in results.stopped:
+        n_left = sum(each.n_left for each in stopped.progress.values())
+        say(f"stopped early, {n_left} examples not asked: {stopped.name}: {stopped.message}")
     if results.checkpoints and len(results.failed) == len(results.checkpoints):
         raise typer.Exit(EXIT_FAILED)
-    if not results.is_complete:
+    if not results.is_carried_out:
         raise typer.Exit(EXIT_MISSING_EXAMPLES)

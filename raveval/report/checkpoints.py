@@ -36,22 +36,30 @@ def _estimate(results: Results | None, task: str, metric: str) -> Estimate | Non
     return None if found is None else found.metrics.get(metric)
 
 
-def checkpoint_table(checkpoints: Mapping[str, Results | None]) -> Table:
+def checkpoint_table(
+    checkpoints: Mapping[str, Results | None],
+    instead: Mapping[str, Mapping[str, str]] | None = None,
+) -> Table:
     """Return a row for each checkpoint and a column for each number that a task is quoted by.
 
     Args:
-        checkpoints: results by name, in order; None for one that failed.
+        checkpoints: results by name, in order; None for one that has none.
+        instead: what stands in the place of a checkpoint's numbers, by task.
     """
+    words = instead or {}
     paths = list(trajectories(list(checkpoints.values())))
     columns = [Column(plain(f"{path.task} {path.metric}"), "number") for path in paths]
     rows = [
-        (plain(name), *(_cell(path.estimates[place]) for path in paths))
+        (
+            plain(name),
+            *(_cell(path.estimates[place], words.get(name, {}).get(path.task)) for path in paths),
+        )
         for place, name in enumerate(checkpoints)
     ]
     return Table([Column("Checkpoint", "name"), *columns], rows)
 
 
-def _cell(estimate: Estimate | None) -> str:
+def _cell(estimate: Estimate | None, instead: str | None) -> str:
     if estimate is None:
-        return UNDEFINED
+        return instead or UNDEFINED
     return " ".join(filter(None, (value_text(estimate), interval_text(estimate))))

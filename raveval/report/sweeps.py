@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from raveval.comparison import Difference
-    from raveval.sweep import SweepResults
+    from raveval.sweep import SweepResults, SweptCheckpoint
+    from raveval.sweep.outcome import Progress
 
 FROM_PREVIOUS = "Changes from the checkpoint before"
 FROM_BEST = "Differences from the best checkpoint"
@@ -24,6 +25,9 @@ BEST_NOTE = (
     "little too large."
 )
 
+_MOST_CHARS = 1000
+"""What a line of remarks and of reasons may have."""
+
 
 def print_sweep(results: SweepResults, console: Console) -> None:
     """Print the table of checkpoints, what failed, and the changes from one to the next."""
@@ -31,7 +35,7 @@ def print_sweep(results: SweepResults, console: Console) -> None:
     if results.from_previous:
         print_line(console, f"{FROM_PREVIOUS} (paired, p adjusted by Holm's method):")
         print_cells(change_table(results.from_previous), console)
-    for line in (*best_lines(results), *missing_lines(results), *map(plain, results.remarks)):
+    for line in (*best_lines(results), *missing_lines(results), *remark_lines(results)):
         print_line(console, line)
 
 
@@ -49,7 +53,7 @@ def sweep_to_markdown(results: SweepResults) -> str:
                     "\n".join(f"- {escaped(line)}" for line in best_lines(results)),
                     BEST_NOTE,
                 ]
-    lines = [*missing_lines(results), *map(plain, results.remarks)]
+    lines = [*missing_lines(results), *remark_lines(results)]
     if lines:
         parts += ["## Remarks", "\n".join(f"- {escaped(line)}" for line in lines)]
     return "\n\n".join(parts) + "\n"
@@ -67,13 +71,35 @@ def best_lines(results: SweepResults) -> list[str]:
 def sweep_table(results: SweepResults) -> Table:
     """Return a row for each checkpoint: what became of it, and the numbers its tasks are quoted by.
 
-    The name of one without numbers stands with its state, such as "failed".
+    The name of one without numbers stands with its state, such as "failed". One that was stopped
+    early has none: it says how far it came.
     """
-    labels = {
-        f"{each.name} ({each.state.words})" if each.results is None else each.name: each.results
-        for each in results.checkpoints
-    }
-    return checkpoint_table(labels)
+    labels = {each.name: _label(each) for each in results.checkpoints}
+    return checkpoint_table(
+        {labels[each.name]: each.results for each in results.checkpoints},
+        {
+            labels[each.name]: {
+                task: f"{progress.n_done} of {progress.n_examples} done"
+                for task, progress in each.progress.items()
+            }
+            for each in results.checkpoints
+        },
+    )
+
+
+def _label(checkpoint: SweptCheckpoint) -> str:
+    state = f" ({checkpoint.state.words})" if checkpoint.results is None else ""
+    return checkpoint.name + state
+
+
+def remark_lines(results: SweepResults) -> list[str]:
+    """Return the sweep's remarks, fit to be shown."""
+    return [plain(remark, limit=_MOST_CHARS) for remark in results.remarks]
+
+
+def progress_text(progress: Progress) -> str:
+    """Return how far a task of a checkpoint came that was stopped early."""
+    return f"{progress.n_done} of {progress.n_examples} examples done, {progress.n_left} not asked"
 
 
 def change_table(differences: Sequence[Difference]) -> Table:
@@ -86,12 +112,16 @@ def change_table(differences: Sequence[Difference]) -> Table:
 
 
 def missing_lines(results: SweepResults) -> list[str]:
-    """Say which checkpoints failed or wait, which were left alone, and which examples lack."""
+    """Say which checkpoints failed, wait, were stopped or left alone, and which examples lack."""
     lines = []
     for each in results.checkpoints:
         if each.results is None or each.message:
             said = (each.name, each.state.words, each.message)
-            lines.append(": ".join(plain(text, limit=1000) for text in said if text))
+            lines.append(": ".join(plain(text, limit=_MOST_CHARS) for text in said if text))
+        lines += [
+            f"{plain(each.name)}: {plain(task)}: {progress_text(progress)}"
+            for task, progress in each.progress.items()
+        ]
         if each.results is None:
             continue
         lines += [

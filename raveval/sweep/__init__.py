@@ -3,8 +3,9 @@
 Each checkpoint is a run with a directory and a process of its own; a broken one is one failed run,
 and the sweep goes on. Several are under way at once, and share a Ray cluster: while one has the
 accelerators, the next one is planned and its weights are brought nearer. Where a judge grades,
-all checkpoints answer first; then one judge, loaded once, grades all that they answered. The same
-sweep again does what is missing, and nothing else.
+all checkpoints answer first; then one judge, loaded once, grades all that they answered. Where
+`stop_hopeless` asks for it, a checkpoint that is shown to be worse than the best is ended early
+(`hopeless`). The same sweep again does what is missing, and nothing else.
 
     <output>/
     ├── <checkpoint>/     a run
@@ -29,6 +30,7 @@ from raveval.errors import MismatchError, RavevalError
 from raveval.store import LAYOUT, RunDirectory
 from raveval.sweep.checkpoints import Checkpoint
 from raveval.sweep.config import RESERVED, SweepConfig, load_sweep
+from raveval.sweep.hopeless import Stopping
 from raveval.sweep.outcome import Outcome, State, anew
 from raveval.sweep.results import (
     Comparisons,
@@ -37,6 +39,7 @@ from raveval.sweep.results import (
     collect,
     earlier,
     kept,
+    progress_of,
     read_sweep,
     to_json,
 )
@@ -119,6 +122,9 @@ class _Sweep:
         self._comparisons: Comparisons = {}
         self._earlier = earlier(directory.path)
         self._outcomes = dict(self._earlier)
+        section = config.stop_hopeless
+        self._stopping = None if section is None else Stopping(directory.path, section)
+        self._names = set(self._outcomes)
 
     def carry_on(self) -> SweepResults:
         """Go on until there is nothing left to evaluate, or to wait for."""
@@ -166,9 +172,12 @@ class _Sweep:
             if fault not in self._remarks:
                 self._remarks.append(fault)
                 self._say(fault)
-        return self._watch.due(found, self._outcomes)
+        goes_on = (State.STOPPED,) if self._stopping is None else ()
+        outcomes = {n: o for n, o in self._outcomes.items() if o.state not in goes_on}
+        return self._watch.due(found, outcomes)
 
     def _evaluate(self, todo: Sequence[Work]) -> None:
+        self._names |= {checkpoint.name for checkpoint, _ in todo}
         left = [work for work in todo if not self._is_settled_already(*work)]
         if not left:
             return
@@ -179,11 +188,36 @@ class _Sweep:
             address=self._cluster(),
             folder=self._directory.path / "logs",
             say=self._say,
+            why_stop=self._why_stop if self._stopping else None,
         )
         with contextlib.closing(answered):  # its processes end before the cluster does
             for outcome in answered:
-                self._note(outcome)
+                self._note(self._ended(outcome))
                 self._written()
+
+    def _ended(self, outcome: Outcome) -> Outcome:
+        """Return an outcome; of one that was stopped with how far it came.
+
+        One that was stopped when nothing was left to ask is finished instead.
+        """
+        if outcome.state is not State.STOPPED:
+            return outcome
+        progress = progress_of(self._directory.path / outcome.checkpoint.name)
+        if any(each.n_left for each in progress.values()):
+            return replace(outcome, progress=progress)
+        try:
+            results = runner.answer(self._config.run_of(outcome.checkpoint))
+        except RavevalError as exc:
+            return replace(outcome, state=State.FAILED, message=str(exc))
+        state = State.ANSWERED if results is None else State.DONE
+        return replace(outcome, state=state, message="")
+
+    def _why_stop(self, checkpoint: Checkpoint) -> str | None:
+        """Return why a checkpoint under way is hopeless, if it is known to be."""
+        if self._stopping is None:
+            return None
+        finished = [name for name, each in self._outcomes.items() if each.state.is_answered]
+        return self._stopping.look(checkpoint.name, finished, len(self._names))
 
     def _is_settled_already(self, checkpoint: Checkpoint, config: RunConfig) -> bool:
         """Note a checkpoint of which nothing is to do, because it is done or because it cannot."""
@@ -192,6 +226,10 @@ class _Sweep:
             self._note(kept(checkpoint) if left.state is State.KEPT else left)
             return True
         try:
+            if self._stays_stopped(checkpoint, config):
+                self._note(self._earlier[checkpoint.name])
+                self._say(f"{checkpoint.name}: without stop_hopeless, the sweep finishes it")
+                return True
             if not runner.is_done(config):
                 return False
             self._note(Outcome(checkpoint, State.UNCHANGED))
@@ -199,6 +237,18 @@ class _Sweep:
             self._note(Outcome(checkpoint, State.FAILED, anew(str(exc), config.run.output)))
         except RavevalError:
             return False  # its own process says it better
+        return True
+
+    def _stays_stopped(self, checkpoint: Checkpoint, config: RunConfig) -> bool:
+        """Whether an earlier sweep stopped a checkpoint, and this one asks for that, too.
+
+        Raises:
+            Refused: as `runner.plan`, such as where the weights have changed since.
+        """
+        left = self._earlier.get(checkpoint.name)
+        if self._stopping is None or left is None or left.state is not State.STOPPED:
+            return False
+        runner.plan(config)
         return True
 
     def _waiting(self) -> list[Outcome]:
@@ -242,9 +292,8 @@ class _Sweep:
         from raveval import report
 
         outcomes = list(self._outcomes.values())
-        results = collect(
-            self._directory.path, outcomes, known=self._comparisons, remarks=self._remarks
-        )
+        remarks = [*self._remarks, *(self._stopping.remarks if self._stopping else ())]
+        results = collect(self._directory.path, outcomes, known=self._comparisons, remarks=remarks)
         self._directory.write_text("sweep.json", to_json(results))
         self._directory.write_text("report.md", report.sweep_to_markdown(results))
         self._directory.write_text("report.html", report.sweep_to_html(results))

@@ -5,6 +5,7 @@
       pattern: checkpoints/step_*  # or list: […], or revisions: […] of the base's hub model
       order: bisecting             # the ends first, then halves: a coarse curve early
     parallel: 2
+    stop_hopeless: true            # or {alpha: 0.05, tasks: [arc_easy]}; off unless it is there
 
 The base names no model, or one whose place each checkpoint takes: `dtype` and `max_model_len` stay.
 `run.output` of the base is the sweep's directory; each checkpoint is a run in a folder of its own
@@ -14,17 +15,20 @@ there.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from raveval.comparison import ALPHA
 from raveval.config import NAME_PATTERN, RunConfig, load_config, model_source
-from raveval.errors import ConfigError
+from raveval.errors import ConfigError, nearest
+from raveval.evaluate import graded, load_protocol
 from raveval.strict_yaml import Strict, read_yaml, validate
 from raveval.sweep.checkpoints import Checkpoint, found, in_order, step_of
+from raveval.tasks import load_task
 
 RESERVED = ("sweep.json", "report.md", "report.html", "logs")
 """Names in a sweep's directory that are no checkpoint's."""
@@ -71,6 +75,17 @@ class CheckpointsSection(Strict):
         return self
 
 
+class StopSection(Strict):
+    """Which checkpoints are stopped early: those that are shown to be worse than the best.
+
+    `alpha` is the chance that the whole sweep stops one wrongly, `tasks` are those that decide
+    (all that can be tested where none is named); `hopeless` has the rule.
+    """
+
+    alpha: float = Field(default=ALPHA, gt=0, lt=1)
+    tasks: list[str] | None = Field(default=None, min_length=1)
+
+
 class SweepSection(Strict):
     """A sweep as its file says it."""
 
@@ -80,6 +95,12 @@ class SweepSection(Strict):
     watch: bool = False
     poll_seconds: float = Field(default=30.0, gt=0)
     idle_minutes: float | None = Field(default=None, gt=0)
+    stop_hopeless: StopSection | None = None
+
+    @field_validator("stop_hopeless", mode="before")
+    @classmethod
+    def _stop_shorthand(cls, value: Any) -> Any:
+        return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -101,6 +122,7 @@ class SweepConfig:
         parallel: how many checkpoints are under way at once; what finds no free CPUs or GPUs waits.
         watch: whether to wait for more checkpoints, looking every `poll_seconds`, until there was
             no new one for `idle_minutes` (None: until it is interrupted).
+        stop_hopeless: which are stopped early; None: none.
     """
 
     base: Mapping[str, Any]
@@ -111,6 +133,7 @@ class SweepConfig:
     watch: bool
     poll_seconds: float
     idle_minutes: float | None
+    stop_hopeless: StopSection | None
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return the checkpoints that there are now, in the order they are evaluated.
@@ -218,14 +241,36 @@ def load_sweep(source: str | Path | Mapping[str, Any], **overrides: object) -> S
         )
     # What a checkpoint changes cannot make the rest right or wrong.
     stand_in = {"evaluate": {**evaluate, "model": {"id": "checkpoint"}}, "run": run}
-    output = validate(RunConfig, stand_in, where=base_name).run.output
+    asked = validate(RunConfig, stand_in, where=base_name)
+    if section.stop_hopeless is not None:
+        _check_tasks(section.stop_hopeless.tasks or (), asked, where)
     return SweepConfig(
         base={"evaluate": dict(evaluate), "run": dict(run)},
         model=dict(model),
-        output=Path(output),
+        output=Path(asked.run.output),
         section=section.checkpoints,
         parallel=section.parallel,
         watch=section.watch,
         poll_seconds=section.poll_seconds,
         idle_minutes=section.idle_minutes,
+        stop_hopeless=section.stop_hopeless,
     )
+
+
+def _check_tasks(names: Sequence[str], run: RunConfig, where: str) -> None:
+    """Refuse tasks that the base does not have, or that are only known when all have answered."""
+    tasks = {}
+    for entry in run.evaluate.tasks:
+        task = load_task(entry.task)
+        tasks[entry.name or task.name] = task
+    for name in names:
+        if name not in tasks:
+            raise ConfigError(
+                f"{where}: stop_hopeless.tasks: the base has no task {name!r}; "
+                f"{nearest(name, tasks)}"
+            )
+        if graded(load_protocol(tasks[name].protocol)) is not None:
+            raise ConfigError(
+                f"{where}: stop_hopeless.tasks: a judge grades {name!r} after all checkpoints have "
+                "answered, so it can stop none; leave it out"
+            )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
 from raveval.sweep.checkpoints import Checkpoint
 
 EXIT_WAITS_FOR_JUDGE = 4
+SIDE_BY_SIDE = "--side-by-side"
+"""Has a checkpoint's process take its tasks side by side, not one after the other."""
 
 
 class State(StrEnum):
@@ -18,22 +21,52 @@ class State(StrEnum):
     UNCHANGED = "unchanged"  # done by an earlier sweep; nothing was to do
     KEPT = "kept"  # done by an earlier sweep; its weights are gone, or are not asked for now
     ANSWERED = "answered"  # waits for the judge
+    STOPPED = "stopped"  # ended early, on purpose: it was shown to be worse than the best
     FAILED = "failed"
 
     @property
     def words(self) -> str:
         """The state as a reader of a report should see it."""
-        return "waits for the judge" if self is State.ANSWERED else self.value
+        known = {State.ANSWERED: "waits for the judge", State.STOPPED: "stopped early"}
+        return known.get(self, self.value)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there are numbers of all that was asked."""
+        return self in (State.DONE, State.UNCHANGED, State.KEPT)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether everything that no judge grades is done."""
+        return self.is_done or self is State.ANSWERED
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How many of a task's examples are done: scored, or counted as missing."""
+
+    n_done: int
+    n_examples: int
+
+    @property
+    def n_left(self) -> int:
+        """The examples that are not done: not asked yet, or never."""
+        return self.n_examples - self.n_done
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A checkpoint's run and what became of it; `message` says why it failed, or was kept."""
+    """A checkpoint's run and what became of it.
+
+    `message` says why it failed, was stopped, or was kept; `progress` how far each task of a
+    stopped one is.
+    """
 
     checkpoint: Checkpoint
     state: State
     message: str = ""
     seconds: float = 0.0
+    progress: Mapping[str, Progress] = field(default_factory=dict)
 
 
 def anew(reason: str, directory: str | Path) -> str:

@@ -13,10 +13,11 @@ from raveval import runner
 from raveval.comparison import Difference, compare, verdict_of
 from raveval.comparison.paired import holm
 from raveval.errors import DataError, RavevalError
-from raveval.metrics._headline import primary
+from raveval.run_status import status
+from raveval.sweep.best import best_of, quoted_name
 from raveval.sweep.checkpoints import Checkpoint, same_steps
-from raveval.sweep.outcome import Outcome, State
-from raveval.types import Estimate, Results
+from raveval.sweep.outcome import Outcome, Progress, State
+from raveval.types import Results, TaskResults
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class SweptCheckpoint:
         name, step, place: what it is called, its training step, where it lies.
         state: what became of it; `message` says why it failed, or why it was left as it is.
         seconds: that its process took, the judge's part not counted.
-        results: its numbers; None where it failed, or still waits for the judge.
+        results: its numbers; None where it failed, was stopped, or still waits for the judge.
+        progress: where it was stopped, how many examples of each task are done.
     """
 
     name: str
@@ -37,6 +39,7 @@ class SweptCheckpoint:
     message: str
     seconds: float
     results: Results | None
+    progress: Mapping[str, Progress] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,20 @@ class SweepResults:
         return [each for each in self.checkpoints if each.state is State.FAILED]
 
     @property
+    def stopped(self) -> list[SweptCheckpoint]:
+        """The checkpoints that were ended early on purpose."""
+        return [each for each in self.checkpoints if each.state is State.STOPPED]
+
+    @property
     def is_complete(self) -> bool:
         """Whether every checkpoint was evaluated, and each of its examples scored."""
-        done = [each.results for each in self.checkpoints if each.results is not None]
-        return len(done) == len(self.checkpoints) and all(each.is_complete for each in done)
+        return self.is_carried_out and not self.stopped
+
+    @property
+    def is_carried_out(self) -> bool:
+        """Whether nothing is missing but what was stopped on purpose."""
+        asked = [each for each in self.checkpoints if each.state is not State.STOPPED]
+        return all(each.results is not None and each.results.is_complete for each in asked)
 
 
 Comparisons = dict[tuple[str, str, str], Difference | str | None]
@@ -94,13 +107,17 @@ def collect(
     names: dict[str, tuple[str, ...]] = {}
     tasks = dict.fromkeys(name for each in done if each.results for name in each.results.tasks)
     for task in tasks:
-        having = [each for each in done if each.results and task in each.results.tasks]
+        having = {
+            each.name: each.results.tasks[task]
+            for each in done
+            if each.results is not None and task in each.results.tasks
+        }
         pairs = list(itertools.pairwise(having))
         from_previous += _differences(output, task, pairs, known, said)
         best = _best(task, having, said)
         if best:
-            names[task] = tuple(each.name for each in best)
-            others = [(best[0], each) for each in having if each is not best[0]]
+            names[task] = best
+            others = [(best[0], name) for name in having if name != best[0]]
             from_best += _differences(output, task, others, known, said)
     return SweepResults(
         checkpoints,
@@ -112,7 +129,7 @@ def collect(
 
 
 def earlier(output: Path) -> dict[str, Outcome]:
-    """Return what an earlier sweep left in its directory: runs that are done, or only not graded.
+    """Return what an earlier sweep left in its directory: runs done, not graded yet, or stopped.
 
     Their weights may be gone, and what is asked for now may be others: the runs stand.
     """
@@ -123,7 +140,23 @@ def earlier(output: Path) -> dict[str, Outcome]:
             left[checkpoint.name] = kept(checkpoint)
         elif entry["state"] == State.ANSWERED:
             left[checkpoint.name] = Outcome(checkpoint, State.ANSWERED)
+        elif entry["state"] == State.STOPPED and (output / checkpoint.name / "run.json").is_file():
+            progress = progress_of(output / checkpoint.name)
+            why = str(entry.get("message", ""))
+            left[checkpoint.name] = Outcome(checkpoint, State.STOPPED, why, progress=progress)
     return left
+
+
+def progress_of(run: Path) -> dict[str, Progress]:
+    """Return how many examples of each task of a run are done.
+
+    Raises:
+        DataError: no run there.
+    """
+    return {
+        name: Progress(sum(task.by_status.values()), task.n_examples)
+        for name, task in status(run).tasks.items()
+    }
 
 
 def kept(checkpoint: Checkpoint) -> Outcome:
@@ -146,7 +179,7 @@ def read_sweep(output: Path) -> list[dict[str, Any]] | None:
 
 def _checkpoint(output: Path, outcome: Outcome) -> SweptCheckpoint:
     results = None
-    if outcome.state in (State.DONE, State.UNCHANGED, State.KEPT):
+    if outcome.state.is_done:
         try:
             results = runner.load_results(output / outcome.checkpoint.name)
         except DataError as exc:
@@ -160,20 +193,21 @@ def _checkpoint(output: Path, outcome: Outcome) -> SweptCheckpoint:
         outcome.message,
         outcome.seconds,
         results,
+        outcome.progress,
     )
 
 
 def _differences(
     output: Path,
     task: str,
-    pairs: Sequence[tuple[SweptCheckpoint, SweptCheckpoint]],
+    pairs: Sequence[tuple[str, str]],
     known: Comparisons,
     remarks: list[str],
 ) -> list[Difference]:
     """Return how the second of each pair differs from the first, by the task's quoted estimate."""
     found = []
     for a, b in pairs:
-        place = (a.name, b.name, task)
+        place = (a, b, task)
         if place not in known:
             known[place] = _difference(output, *place)
         difference = known[place]
@@ -189,7 +223,7 @@ def _difference(output: Path, a: str, b: str, task: str) -> Difference | str | N
         compared = compare([output / a, output / b], tasks=[task])
     except RavevalError as exc:
         return str(exc)
-    name = primary(d.metric for d in compared.differences)
+    name = quoted_name({d.metric: d.higher_is_better for d in compared.differences})
     return next((replace(d, run=b) for d in compared.differences if d.metric == name), None)
 
 
@@ -200,43 +234,15 @@ def _adjusted(differences: Sequence[Difference]) -> tuple[Difference, ...]:
     return tuple(replace(d, verdict=verdict_of(d)) for d in family)
 
 
-def _best(
-    task: str, checkpoints: Sequence[SweptCheckpoint], remarks: list[str]
-) -> list[SweptCheckpoint]:
-    """Return the checkpoints with the best value of the task's quoted estimate; mostly one.
-
-    Of those whose examples were all scored, or else of those with the most: a value over a few
-    examples says little, and what is missing may be what is hard.
-    """
-    known = [(each, _quoted(each, task)) for each in checkpoints]
-    ranked = [(each, found) for each, found in known if found and found.value is not None]
-    if not ranked or ranked[0][1].higher_is_better is None:
-        return []
-    most = max(_share_scored(each, task) for each, _ in ranked)
-    fuller = [pair for pair in ranked if _share_scored(pair[0], task) == most]
-    if len(fuller) < len(ranked):
-        names = [each.name for each, _ in ranked if _share_scored(each, task) < most]
+def _best(task: str, found: Mapping[str, TaskResults], remarks: list[str]) -> tuple[str, ...]:
+    """Return the best checkpoints of a task, and remark on those that cannot be among them."""
+    best = best_of(found)
+    if best.ineligible:
         remarks.append(
-            f"{task}: {', '.join(names)} cannot be the best checkpoint: examples are missing, and "
-            f"{'none' if most == 1 else 'fewer'} are of others"
+            f"{task}: {', '.join(best.ineligible)} cannot be the best checkpoint: examples are "
+            f"missing, and {'none' if best.share == 1 else 'fewer'} are of others"
         )
-    sign = 1.0 if ranked[0][1].higher_is_better else -1.0
-    top = max(sign * (found.value or 0.0) for _, found in fuller)
-    return [each for each, found in fuller if sign * (found.value or 0.0) == top]
-
-
-def _share_scored(checkpoint: SweptCheckpoint, task: str) -> float:
-    """Return the share of a task's examples, 0 to 1, of which a checkpoint has a score."""
-    if checkpoint.results is None:
-        return 0.0
-    coverage = checkpoint.results.tasks[task].coverage
-    return coverage.n_scored / coverage.n_attempted if coverage.n_attempted else 0.0
-
-
-def _quoted(checkpoint: SweptCheckpoint, task: str) -> Estimate | None:
-    metrics = {} if checkpoint.results is None else checkpoint.results.tasks[task].metrics
-    name = primary(metrics)
-    return None if name is None else metrics[name]
+    return best.names
 
 
 def to_json(results: SweepResults) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from raveval.config import RunConfig
 from raveval.errors import Refused
 from raveval.speech import EXIT_MISSING_EXAMPLES
 from raveval.sweep.checkpoints import Checkpoint
-from raveval.sweep.outcome import EXIT_WAITS_FOR_JUDGE, Outcome, State
+from raveval.sweep.outcome import EXIT_WAITS_FOR_JUDGE, SIDE_BY_SIDE, Outcome, State
 from raveval.sweep.prefetch import prefetch
 
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -28,7 +29,7 @@ _SECONDS_TO_END = {signal.SIGINT: 30, signal.SIGTERM: 10}
 """How long a child has after each signal, before it is killed."""
 
 Say = Callable[[str], None]
-
+WhyStop = Callable[[Checkpoint], str | None]
 
 _STATES = {
     0: State.DONE,
@@ -44,6 +45,16 @@ class _Child:
     log: Path
     log_start: int
     started: float
+    stop: _Stop | None = None
+
+
+@dataclass(slots=True)
+class _Stop:
+    """That a child is being ended: why, since when, and how many signals it was sent."""
+
+    why: str
+    since: float
+    n_signals: int = 0
 
 
 def carry_out(
@@ -53,6 +64,7 @@ def carry_out(
     address: str,
     folder: Path,
     say: Say,
+    why_stop: WhyStop | None = None,
 ) -> Generator[Outcome, None, None]:
     """Run each checkpoint in a process of its own, so many at once, and yield what became of it.
 
@@ -62,6 +74,7 @@ def carry_out(
         address: the Ray cluster that they share; what finds no free resources there waits.
         folder: where the logs go, one for each checkpoint.
         say: hears of beginnings.
+        why_stop: says of a checkpoint under way why it is to be ended, else None; asked often.
 
     Close what is returned where it is left early: that ends the processes.
     """
@@ -71,18 +84,25 @@ def carry_out(
             while waiting and len(children) < parallel:
                 checkpoint, config = waiting.popleft()
                 say(f"{checkpoint.name}: begun")
-                children.append(_begin(checkpoint, config, address, folder))
+                is_watched = why_stop is not None
+                children.append(
+                    _begin(checkpoint, config, address, folder, is_side_by_side=is_watched)
+                )
                 if waiting:
                     _fetch_meanwhile(waiting[0][1])
             for child in [each for each in children if each.process.poll() is not None]:
                 children.remove(child)
                 yield _outcome(child)
+            if why_stop is not None:
+                _stop_some(children, why_stop, say)
             time.sleep(_SECONDS_BETWEEN_LOOKS)
     finally:
         _end(children)
 
 
-def _begin(checkpoint: Checkpoint, config: RunConfig, address: str, folder: Path) -> _Child:
+def _begin(
+    checkpoint: Checkpoint, config: RunConfig, address: str, folder: Path, *, is_side_by_side: bool
+) -> _Child:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{checkpoint.name}.yaml"
     path.write_text(yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
@@ -90,7 +110,10 @@ def _begin(checkpoint: Checkpoint, config: RunConfig, address: str, folder: Path
     with log.open("ab") as file:
         start = file.tell()
         process = subprocess.Popen(
-            [sys.executable, "-m", "raveval.sweep.child", str(path)],
+            [
+                *(sys.executable, "-m", "raveval.sweep.child", str(path)),
+                *([SIDE_BY_SIDE] if is_side_by_side else []),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=file,
             stderr=file,
@@ -105,8 +128,31 @@ def _outcome(child: _Child) -> Outcome:
     seconds = time.monotonic() - child.started
     if code in _STATES:
         return Outcome(child.checkpoint, _STATES[code], seconds=seconds)
+    if child.stop is not None:
+        return Outcome(child.checkpoint, State.STOPPED, child.stop.why, seconds)
     message = f"{_why(code, _said(child))} (its log: {child.log})"
     return Outcome(child.checkpoint, State.FAILED, message, seconds)
+
+
+def _stop_some(children: Iterable[_Child], why_stop: WhyStop, say: Say) -> None:
+    """End the children that are not to go on, without waiting for them."""
+    for child in children:
+        why = None if child.stop is not None else why_stop(child.checkpoint)
+        if why is not None:
+            say(f"{child.checkpoint.name}: is being stopped: {why}")
+            child.stop = _Stop(why, time.monotonic())
+        if child.stop is not None:
+            _press(child, child.stop)
+
+
+def _press(child: _Child, stop: _Stop) -> None:
+    """Send a child that is being ended the next signal, if it is time for it."""
+    waited = time.monotonic() - stop.since
+    numbers = (*_SECONDS_TO_END, signal.SIGKILL)
+    due = list(itertools.accumulate(_SECONDS_TO_END.values(), initial=0.0))
+    while stop.n_signals < len(numbers) and waited >= due[stop.n_signals]:
+        _signal([child], numbers[stop.n_signals])
+        stop.n_signals += 1
 
 
 def _said(child: _Child) -> list[str]:

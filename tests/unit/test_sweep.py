@@ -21,7 +21,7 @@ from raveval.report.sweeps import best_lines, missing_lines
 from raveval.sweep import State, load_sweep, schedule, sweep
 from raveval.sweep import results as swept_results
 from raveval.sweep.checkpoints import Checkpoint, in_order, step_of
-from raveval.sweep.outcome import Outcome
+from raveval.sweep.outcome import Outcome, Progress
 from raveval.sweep.results import collect, earlier, to_json
 from raveval.sweep.watching import Watch
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
@@ -144,6 +144,27 @@ class TestReport:
             "0 of 2 checkpoints evaluated; failed: step_2; waiting for the judge: step_1"
         )
 
+    def test_tells_who_was_stopped_from_who_failed(
+        self, tmp_path: Path, done: Callable[..., list[Outcome]]
+    ) -> None:
+        progress = {"t": Progress(40, 100)}
+        stopped = Outcome(checkpoint("step_2"), State.STOPPED, "worse", progress=progress)
+        outcomes = [*done(step_1=results(0.5)), stopped]
+        found = collect(tmp_path, outcomes)
+        assert (found.is_complete, found.is_carried_out) == (False, True)
+        assert missing_lines(found) == [
+            "step_2: stopped early: worse",
+            "step_2: t: 40 of 100 examples done, 60 not asked",
+        ]
+        assert "| step_2 (stopped early) | 40 of 100 done |" in report.sweep_to_markdown(found)
+        page = sweep_page(found)
+        assert page.verdict == "1 of 2 checkpoints evaluated; stopped early: step_2"
+        assert page.is_good
+        failed = collect(tmp_path, [*outcomes, Outcome(checkpoint("step_3"), State.FAILED)])
+        assert not failed.is_carried_out
+        (entry,) = [e for e in json.loads(to_json(found))["checkpoints"] if e["name"] == "step_2"]
+        assert entry["progress"] == {"t": {"n_done": 40, "n_examples": 100}}
+
     def test_the_best_is_one_of_the_complete(
         self, tmp_path: Path, done: Callable[..., list[Outcome]]
     ) -> None:
@@ -264,7 +285,7 @@ class TestProcesses:
     def outcomes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
         """Carry out sweeps whose checkpoints' processes run this code instead."""
 
-        def make(code: str, n: int = 1) -> Any:
+        def make(code: str, n: int = 1, **given: Any) -> Any:
             script = tmp_path / "python"
             script.write_text(f"#!{python}\nimport os, signal, sys, time\n{code}\n")
             script.chmod(0o755)
@@ -274,7 +295,7 @@ class TestProcesses:
             work = [(each, config.run_of(each)) for each in some]
             folder = tmp_path / "logs"
             return schedule.carry_out(
-                work, parallel=2, address="", folder=folder, say=lambda _: None
+                work, parallel=2, address="", folder=folder, say=lambda _: None, **given
             )
 
         python = sys.executable
@@ -318,6 +339,43 @@ class TestProcesses:
         number, heard = said.read_text().split()
         assert heard == "TERM"
         assert not Path(f"/proc/{number}").exists()
+
+    @pytest.mark.parametrize(
+        ("heard", "state"),
+        [
+            ("sys.exit(130)", State.STOPPED),
+            ("sys.exit(1)", State.STOPPED),
+            ("sys.exit(0)", State.DONE),  # it was about to end by itself
+            ("print('deaf', flush=True)", State.STOPPED),
+        ],
+    )
+    def test_are_stopped_without_the_others(
+        self,
+        outcomes: Callable[..., Any],
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        heard: str,
+        state: State,
+    ) -> None:
+        monkeypatch.setattr(schedule, "_SECONDS_TO_END", {signal.SIGINT: 0.3, signal.SIGTERM: 0.1})
+        code = (
+            "if sys.argv[-2].endswith('step_1.yaml'): time.sleep(0.5); sys.exit(0)\n"
+            f"signal.signal(signal.SIGINT, lambda *_: {heard})\n"
+            "signal.signal(signal.SIGTERM, lambda *_: print('TERM', flush=True))\n"
+            "print('at work', flush=True)\n"
+            "while True: time.sleep(60)"
+        )
+
+        def why(each: Checkpoint) -> str | None:
+            log = tmp_path / "logs" / f"{each.name}.log"
+            return "hopeless" if each.name == "step_0" and log.read_text() else None
+
+        found = {each.checkpoint.name: each for each in outcomes(code, 2, why_stop=why)}
+        assert found["step_1"].state is State.DONE
+        assert found["step_0"].state is state
+        assert found["step_0"].message == ("hopeless" if state is State.STOPPED else "")
+        said = (tmp_path / "logs" / "step_0.log").read_text()
+        assert ("deaf\nTERM" in said) == ("deaf" in heard)
 
     def test_hear_ctrl_c_though_a_shell_had_it_ignored(self) -> None:
         code = (

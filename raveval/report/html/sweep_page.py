@@ -13,7 +13,7 @@ from raveval.report.html.sweep_figures import (
     curve_figures,
     difference_figures,
 )
-from raveval.report.numbers import plain
+from raveval.report.numbers import UNDEFINED, plain
 from raveval.report.sweeps import (
     BEST_NOTE,
     FROM_BEST,
@@ -21,9 +21,11 @@ from raveval.report.sweeps import (
     best_lines,
     change_table,
     missing_lines,
+    remark_lines,
     sweep_table,
 )
 from raveval.report.tables import Column, Table
+from raveval.types import Results, Usage
 
 if TYPE_CHECKING:
     from raveval.comparison import Difference
@@ -42,6 +44,8 @@ def sweep_page(results: SweepResults) -> Page:
     verdict = f"{n_done} of {len(results.checkpoints)} checkpoints evaluated"
     if results.failed:
         verdict += f"; failed: {', '.join(plain(each.name) for each in results.failed)}"
+    if results.stopped:
+        verdict += f"; stopped early: {', '.join(plain(each.name) for each in results.stopped)}"
     waiting = [plain(each.name) for each in results.checkpoints if each.state == "answered"]
     if waiting:
         verdict += f"; waiting for the judge: {', '.join(waiting)}"
@@ -49,14 +53,14 @@ def sweep_page(results: SweepResults) -> Page:
     facts = [f"raveval {raveval.__version__}"]
     if steps:
         facts.insert(0, f"training steps {min(steps)} to {max(steps)}")
-    return Page("Sweep", facts, verdict, results.is_complete, list(_sections(results)))
+    return Page("Sweep", facts, verdict, results.is_carried_out, list(_sections(results)))
 
 
 def _sections(results: SweepResults) -> Iterator[Section]:
     yield Section("Results", list(_result_blocks(results)))
     missing = missing_lines(results)
     if missing or results.remarks:
-        yield Section("What is missing", [Lines([*missing, *map(plain, results.remarks)])])
+        yield Section("What is missing", [Lines([*missing, *remark_lines(results)])])
     if results.from_previous:
         yield Section(FROM_PREVIOUS, list(_change_blocks(results.from_previous)))
     if results.from_best:
@@ -85,18 +89,15 @@ def _change_blocks(differences: tuple[Difference, ...]) -> Iterator[Block]:
 def _cost_table(results: SweepResults) -> Table:
     rows = []
     for each in results.checkpoints:
-        tasks = {} if each.results is None else each.results.tasks
-        usages = [u for task in tasks.values() for u in (task.usage, task.judge_usage) if u]
-        rows.append(
-            (
-                plain(each.name),
-                each.state.words,
-                str(sum(usage.n_prompt_tokens for usage in usages)),
-                str(sum(usage.n_output_tokens for usage in usages)),
-                f"{sum(usage.engine_seconds for usage in usages):.1f}",
-                f"{each.seconds:.0f}" if each.seconds else "",
-            )
-        )
+        costs = (UNDEFINED,) * 3 if each.results is None else _costs(each.results)
+        seconds = f"{each.seconds:.0f}" if each.seconds else ""
+        rows.append((plain(each.name), each.state.words, *costs, seconds))
     numbers = ("Prompt tokens", "Output tokens", "Engine seconds", "Seconds of its process")
     columns = (Column("Checkpoint", "name"), Column("State", "text"))
     return Table([*columns, *(Column(title, "number") for title in numbers)], rows)
+
+
+def _costs(results: Results) -> tuple[str, str, str]:
+    tasks = results.tasks.values()
+    used = sum((u for task in tasks for u in (task.usage, task.judge_usage) if u), Usage())
+    return str(used.n_prompt_tokens), str(used.n_output_tokens), f"{used.engine_seconds:.1f}"
