@@ -108,6 +108,12 @@ def says_three(request: Request) -> Reply:
     return reply("Middling. [RESULT] 3")
 
 
+def decides(request: Request) -> Reply:
+    """Give any response a 3, and of two prefer the first one shown."""
+    is_pair = RELATIVE_HEADINGS["response_a"] in _shown(request)
+    return reply("Clear. [RESULT] A" if is_pair else "Clear. [RESULT] 3")
+
+
 def echoes(request: Request) -> Reply:
     """Repeat the prompt, to the last character."""
     return reply(_shown(request))
