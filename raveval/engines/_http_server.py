@@ -97,7 +97,7 @@ class Server:
         Raises:
             ModelError: the key is refused, the model is not served, its context is shorter than
                 the run's, or prompts are not read as the local tokenizer reads them.
-            ResourceError: the server does not answer.
+            ResourceError: the server does not answer, or not as such a server does.
         """
         try:
             card = await self._card()
@@ -117,9 +117,10 @@ class Server:
         except Rejected as exc:
             raise ModelError(f"{self.url}: {exc}{self._advice(exc)}") from None
         except GaveUp as exc:
+            fault = "does not answer" if exc.is_unreachable else "gives no answer that can be used"
             raise ResourceError(
-                f"{self.url}: the server does not answer: {exc}. Is it up, and is this its "
-                "address as seen from where replicas run?"
+                f"{self.url}: the server {fault}: {exc}. Is it up, and is this its address as seen "
+                "from where replicas run?"
             ) from None
         finally:
             await self.transport.leave()

@@ -193,7 +193,7 @@ def start(model: ModelRef, options: Options) -> Engine:
         ConfigError: the key's variable is not set here, or does not hold a key.
         ModelError: the key is refused, the model is not served, its context is shorter than the
             run's, or it does not read prompts as the local tokenizer does.
-        ResourceError: the server does not answer, or the extra is not installed.
+        ResourceError: the server gives no usable answer, or the extra is not installed.
     """
     encodes = encoder(model, options)
     try:
@@ -265,7 +265,7 @@ class HttpEngine:
         except GaveUp as exc:
             if exc.is_unreachable:
                 raise self._died(f"{self._server.url}: {exc}") from None
-            return Failure(Status.FAILED, f"the server did not answer: {exc}")
+            return Failure(Status.FAILED, f"no usable answer of the server: {exc}")
         return self._completion(asked, answer, request.sampling)
 
     def describe(self) -> dict[str, str | int | None]:

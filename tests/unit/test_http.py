@@ -385,7 +385,7 @@ class TestStart:
             (None, {"model": "n"}, ModelError, r"does not serve 'n'; it serves m, other\. Give"),
             (error(401, "bad key"), {}, ModelError, r"status 401: bad key\. Name the environment"),
             (error(403, "no"), {}, ModelError, "status 403"),
-            (error(500, "oops"), {}, ResourceError, "does not answer: status 500: oops"),
+            (error(500, "oops"), {}, ResourceError, "no answer that can be used: status 500: oops"),
             (Answer(b"<html>"), {}, ResourceError, "not JSON: <html>"),
             (Answer({"data": [{}]}), {}, ResourceError, "has no id"),
             (Answer(b"", 307, {"Location": "/x"}), {}, ModelError, "status 307"),
