@@ -359,7 +359,7 @@ class Page:
 
 def pages() -> Iterator[Page]:
     """Blocks without a language hold commands; what commands print stands in blocks of `text`."""
-    for part in re.split(r"^##? ", README, flags=re.MULTILINE)[1:]:
+    for part in re.split(r"^(?:# (?=raveval$)|## )", README, flags=re.MULTILINE)[1:]:
         found = re.findall(r"^```(\w*)\n(.*?)^```", part, flags=re.MULTILINE | re.DOTALL)
         lines = [line for language, text in found if not language for line in text.splitlines()]
         yield Page(
