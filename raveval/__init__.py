@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from raveval.measurement import Measurement, measure
     from raveval.run_status import status
     from raveval.runner import load_results, rescore, run
+    from raveval.sweep import SweepResults, load_sweep_results, sweep_status
     from raveval.types import Coverage, Estimate, Results, Status, TaskResults
 
 _HOMES = {
@@ -28,13 +29,16 @@ _HOMES = {
     "Measurement": "measurement",
     "Results": "types",
     "Status": "types",
+    "SweepResults": "sweep",
     "TaskResults": "types",
     "compare": "comparison",
     "load_results": "runner",
+    "load_sweep_results": "sweep",
     "measure": "measurement",
     "rescore": "runner",
     "run": "runner",
     "status": "run_status",
+    "sweep_status": "sweep",
 }
 
 __all__ = [
@@ -45,13 +49,16 @@ __all__ = [
     "Measurement",
     "Results",
     "Status",
+    "SweepResults",
     "TaskResults",
     "compare",
     "load_results",
+    "load_sweep_results",
     "measure",
     "rescore",
     "run",
     "status",
+    "sweep_status",
 ]
 
 

@@ -343,6 +343,8 @@ def load_results(directory: str | Path) -> Results:
     try:
         text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
+        if not (path.parent / "run.json").is_file():
+            raise DataError(f"{directory}: no run of raveval here (no run.json)") from None
         raise DataError(
             f"{path}: no such file; `raveval status {directory}` says how far the run is"
         ) from None

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from raveval.cli.app import Directory, command, console
+from raveval.cli.sweeping import show_sweep
 
 
 class Format(StrEnum):
@@ -37,9 +38,13 @@ def _report(
         ReportFormat, typer.Option("--format", help="How to show the results.")
     ] = ReportFormat.TABLE,
 ) -> None:
-    """Show the results of a finished run."""
+    """Show the results of a finished run, or of a sweep as far as it is."""
     from raveval import report, runner
+    from raveval.sweep import is_sweep
 
+    if is_sweep(directory):
+        show_sweep(directory, str(form))
+        return
     results = runner.load_results(directory)
     if form is ReportFormat.TABLE:
         report.print_table(results, console())

@@ -13,6 +13,7 @@ import typer
 
 from raveval.cli.app import EXIT_MISSING_EXAMPLES, Directory, command, console, say
 from raveval.cli.arguments import evaluation_flags
+from raveval.cli.sweeping import show_sweep_status
 
 if TYPE_CHECKING:
     from raveval.config import RunConfig
@@ -63,9 +64,13 @@ def _plan(config: RunConfig) -> None:
 
 @command("status")
 def _status(directory: Directory) -> None:
-    """Say how far a run is."""
+    """Say how far a run is, or the checkpoints of a sweep."""
     from raveval.run_status import status as status_of
+    from raveval.sweep import is_sweep
 
+    if is_sweep(directory):
+        show_sweep_status(directory)
+        return
     status = status_of(directory)
     print(f"{status.directory}: {status.model}")
     for name, task in status.tasks.items():

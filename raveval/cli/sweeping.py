@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from raveval.cli.app import EXIT_FAILED, EXIT_MISSING_EXAMPLES, command, console, say
+
+if TYPE_CHECKING:
+    from raveval.sweep.files import CheckpointStatus
 
 
 @command("sweep")
@@ -44,3 +47,57 @@ def _sweep(
         raise typer.Exit(EXIT_FAILED)
     if not results.is_carried_out:
         raise typer.Exit(EXIT_MISSING_EXAMPLES)
+
+
+def show_sweep(directory: Path, form: str) -> None:
+    """Print the results of a sweep.
+
+    Raises:
+        ConfigError: a sweep has no such format.
+    """
+    from raveval import report
+    from raveval.errors import ConfigError
+    from raveval.sweep import load_sweep_results, sweep_to_json
+
+    render = {
+        "markdown": report.sweep_to_markdown,
+        "html": report.sweep_to_html,
+        "json": sweep_to_json,
+    }
+    if form != "table" and form not in render:
+        raise ConfigError(
+            f"--format {form}: {directory} is a sweep, which is shown as table, "
+            f"{', '.join(render)}; a checkpoint's own directory there has the other formats, too"
+        )
+    results = load_sweep_results(directory)
+    if form == "table":
+        report.print_sweep(results, console())
+    else:
+        print(render[form](results), end="")
+
+
+def show_sweep_status(directory: Path) -> None:
+    """Print how far each checkpoint of a sweep is, a line each."""
+    from raveval.sweep import sweep_status
+
+    found = sweep_status(directory)
+    print(f"{found.directory}: a sweep; {found.n_done} of {len(found.checkpoints)} begun are done")
+    for each in found.checkpoints:
+        print(f"  {each.name}: {'; '.join(_parts(each))}")
+    if any(each.state is not None for each in found.checkpoints):
+        print("`raveval report` shows its numbers")
+    if found.n_done < len(found.checkpoints):
+        print("the same `raveval sweep` goes on where it stopped")
+
+
+def _parts(each: CheckpointStatus) -> list[str]:
+    """Return what there is to say of a checkpoint."""
+    from raveval.report.numbers import plain
+
+    state = "not finished" if each.state is None else each.state.words
+    parts = [f"{state}, {each.n_done} of {each.n_examples} examples" if each.n_examples else state]
+    if each.n_missing:
+        parts.append(f"{each.n_missing} without a score")
+    if each.n_to_grade:
+        parts.append(f"{each.n_to_grade} shards wait for the judge")
+    return [*parts, plain(each.message, limit=500)] if each.message else parts

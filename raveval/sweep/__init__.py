@@ -30,6 +30,17 @@ from raveval.errors import MismatchError, RavevalError
 from raveval.store import LAYOUT, RunDirectory
 from raveval.sweep.checkpoints import Checkpoint
 from raveval.sweep.config import RESERVED, SweepConfig, load_sweep
+from raveval.sweep.files import (
+    SweepStatus,
+    earlier,
+    is_sweep,
+    kept,
+    load_sweep_results,
+    read_content,
+    sweep_status,
+    sweep_to_json,
+    write_sweep,
+)
 from raveval.sweep.hopeless import Stopping
 from raveval.sweep.outcome import Outcome, State, anew
 from raveval.sweep.results import (
@@ -37,16 +48,23 @@ from raveval.sweep.results import (
     SweepResults,
     SweptCheckpoint,
     collect,
-    earlier,
-    kept,
     progress_of,
-    read_sweep,
-    to_json,
 )
 from raveval.sweep.schedule import carry_out
 from raveval.sweep.watching import Watch
 
-__all__ = ["State", "SweepResults", "SweptCheckpoint", "load_sweep", "sweep"]
+__all__ = [
+    "State",
+    "SweepResults",
+    "SweepStatus",
+    "SweptCheckpoint",
+    "is_sweep",
+    "load_sweep",
+    "load_sweep_results",
+    "sweep",
+    "sweep_status",
+    "sweep_to_json",
+]
 
 Say = Callable[[str], None]
 Work = tuple[Checkpoint, RunConfig]
@@ -84,7 +102,7 @@ def _check_ours(output: Path) -> None:
     """Refuse a directory that holds what is no sweep's, and would be written over."""
     if (output / "run.json").exists():
         raise MismatchError(f"run.output: {output} is a run, not a sweep; choose another output")
-    if not output.is_dir() or read_sweep(output) is not None:
+    if not output.is_dir() or read_content(output) is not None:
         return
     # A sweep that was ended early has logs and runs, but no report: sweep.json is written first.
     foreign = sorted(
@@ -289,12 +307,8 @@ class _Sweep:
 
     def _written(self) -> SweepResults:
         """Write sweep.json and the report of all that is known."""
-        from raveval import report
-
         outcomes = list(self._outcomes.values())
         remarks = [*self._remarks, *(self._stopping.remarks if self._stopping else ())]
         results = collect(self._directory.path, outcomes, known=self._comparisons, remarks=remarks)
-        self._directory.write_text("sweep.json", to_json(results))
-        self._directory.write_text("report.md", report.sweep_to_markdown(results))
-        self._directory.write_text("report.html", report.sweep_to_html(results))
+        write_sweep(results, self._directory.write_text)
         return results

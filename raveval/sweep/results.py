@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from raveval import runner
 from raveval.comparison import Difference, compare, verdict_of
@@ -15,7 +13,7 @@ from raveval.comparison.paired import holm
 from raveval.errors import DataError, RavevalError
 from raveval.run_status import status
 from raveval.sweep.best import best_of, quoted_name
-from raveval.sweep.checkpoints import Checkpoint, same_steps
+from raveval.sweep.checkpoints import same_steps
 from raveval.sweep.outcome import Outcome, Progress, State
 from raveval.types import Results, TaskResults
 
@@ -82,8 +80,11 @@ class SweepResults:
         return all(each.results is not None and each.results.is_complete for each in asked)
 
 
-Comparisons = dict[tuple[str, str, str], Difference | str | None]
-"""The differences of pairs by (first, second, task): why there is none, or None, where not."""
+Pair = tuple[str, str, str]
+"""Two checkpoints, and the task by which the second is compared with the first."""
+
+Comparisons = dict[Pair, Difference | str | None]
+"""The differences of pairs: why there is none, or None, where not."""
 
 
 def collect(
@@ -100,51 +101,38 @@ def collect(
     """
     known = {} if known is None else known
     ordered = sorted(outcomes, key=lambda outcome: outcome.checkpoint.rank)
-    checkpoints = tuple(_checkpoint(output, outcome) for outcome in ordered)
+    checkpoints = tuple(swept(output, outcome) for outcome in ordered)
     said = [*remarks, *same_steps([(each.name, each.step) for each in checkpoints])]
     done = [each for each in checkpoints if each.results is not None]
-    from_previous, from_best = list[Difference](), list[Difference]()
-    names: dict[str, tuple[str, ...]] = {}
     tasks = dict.fromkeys(name for each in done if each.results for name in each.results.tasks)
+    previous, against_best = list[Pair](), list[Pair]()
+    names: dict[str, tuple[str, ...]] = {}
     for task in tasks:
         having = {
             each.name: each.results.tasks[task]
             for each in done
             if each.results is not None and task in each.results.tasks
         }
-        pairs = list(itertools.pairwise(having))
-        from_previous += _differences(output, task, pairs, known, said)
+        ordered_names = itertools.pairwise(each for each in done if each.name in having)
+        previous += [(a.name, b.name, task) for a, b in ordered_names if _is_before(a, b)]
         best = _best(task, having, said)
         if best:
             names[task] = best
-            others = [(best[0], name) for name in having if name != best[0]]
-            from_best += _differences(output, task, others, known, said)
+            against_best += [(best[0], name, task) for name in having if name != best[0]]
+    _compare(output, [*previous, *against_best], known)
+    said += [d for pair in (*previous, *against_best) if isinstance(d := known[pair], str)]
     return SweepResults(
         checkpoints,
-        _adjusted(from_previous),
-        _adjusted(from_best),
+        _adjusted([d for pair in previous if isinstance(d := known[pair], Difference)]),
+        _adjusted([d for pair in against_best if isinstance(d := known[pair], Difference)]),
         tuple(dict.fromkeys(said)),
         names,
     )
 
 
-def earlier(output: Path) -> dict[str, Outcome]:
-    """Return what an earlier sweep left in its directory: runs done, not graded yet, or stopped.
-
-    Their weights may be gone, and what is asked for now may be others: the runs stand.
-    """
-    left = {}
-    for entry in read_sweep(output) or ():
-        checkpoint = Checkpoint(entry["name"], entry["step"], {"path": entry["place"]})
-        if (output / checkpoint.name / "results.json").is_file():
-            left[checkpoint.name] = kept(checkpoint)
-        elif entry["state"] == State.ANSWERED:
-            left[checkpoint.name] = Outcome(checkpoint, State.ANSWERED)
-        elif entry["state"] == State.STOPPED and (output / checkpoint.name / "run.json").is_file():
-            progress = progress_of(output / checkpoint.name)
-            why = str(entry.get("message", ""))
-            left[checkpoint.name] = Outcome(checkpoint, State.STOPPED, why, progress=progress)
-    return left
+def _is_before(a: SweptCheckpoint, b: SweptCheckpoint) -> bool:
+    """Whether one checkpoint comes before the next in training, as far as their names say."""
+    return a.step is None or a.step != b.step
 
 
 def progress_of(run: Path) -> dict[str, Progress]:
@@ -159,25 +147,8 @@ def progress_of(run: Path) -> dict[str, Progress]:
     }
 
 
-def kept(checkpoint: Checkpoint) -> Outcome:
-    """Return the outcome of a checkpoint whose run stands as an earlier sweep left it."""
-    why = "its weights are gone; " if checkpoint.is_gone else ""
-    return Outcome(checkpoint, State.KEPT, f"{why}its run stands as an earlier sweep left it")
-
-
-def read_sweep(output: Path) -> list[dict[str, Any]] | None:
-    """Return the checkpoints of sweep.json; None where there is none, or it is not a sweep's."""
-    try:
-        content = json.loads((output / "sweep.json").read_text(encoding="utf-8"))
-        entries = content["checkpoints"]
-        content["from_previous"], content["from_best"]
-        keys = ("name", "step", "place", "state")
-        return [{**entry, **{key: entry[key] for key in keys}} for entry in entries]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _checkpoint(output: Path, outcome: Outcome) -> SweptCheckpoint:
+def swept(output: Path, outcome: Outcome) -> SweptCheckpoint:
+    """Return a checkpoint with the numbers of its run; failed, where it should have some."""
     results = None
     if outcome.state.is_done:
         try:
@@ -197,34 +168,42 @@ def _checkpoint(output: Path, outcome: Outcome) -> SweptCheckpoint:
     )
 
 
-def _differences(
-    output: Path,
-    task: str,
-    pairs: Sequence[tuple[str, str]],
-    known: Comparisons,
-    remarks: list[str],
-) -> list[Difference]:
-    """Return how the second of each pair differs from the first, by the task's quoted estimate."""
-    found = []
-    for a, b in pairs:
-        place = (a, b, task)
-        if place not in known:
-            known[place] = _difference(output, *place)
-        difference = known[place]
-        if isinstance(difference, str):
-            remarks.append(difference)
-        elif difference is not None:
-            found.append(difference)
-    return found
+def _compare(output: Path, pairs: Sequence[Pair], known: Comparisons) -> None:
+    """Add to `known` how the second of each pair differs from the first, in the quoted estimate.
+
+    Runs are read once for all of their tasks, and once for each where that is refused.
+    """
+    tasks: dict[tuple[str, str], list[str]] = {}
+    for a, b, task in dict.fromkeys(pairs):
+        if (a, b, task) not in known:
+            tasks.setdefault((a, b), []).append(task)
+    for (a, b), of_pair in tasks.items():
+        try:
+            known |= {(a, b, task): d for task, d in _compared(output, a, b, of_pair).items()}
+        except RavevalError:
+            known |= {(a, b, task): _compared_or_why(output, a, b, task) for task in of_pair}
 
 
-def _difference(output: Path, a: str, b: str, task: str) -> Difference | str | None:
+def _compared_or_why(output: Path, a: str, b: str, task: str) -> Difference | str | None:
     try:
-        compared = compare([output / a, output / b], tasks=[task])
+        return _compared(output, a, b, [task])[task]
     except RavevalError as exc:
         return str(exc)
-    name = quoted_name({d.metric: d.higher_is_better for d in compared.differences})
-    return next((replace(d, run=b) for d in compared.differences if d.metric == name), None)
+
+
+def _compared(
+    output: Path, a: str, b: str, tasks: Sequence[str]
+) -> dict[str, Difference | str | None]:
+    found = compare([output / a, output / b], tasks=tasks).differences
+    by_task = {task: {d.metric: d for d in found if d.task == task} for task in tasks}
+    quoted = {
+        task: quoted_name({name: d.higher_is_better for name, d in each.items()})
+        for task, each in by_task.items()
+    }
+    return {
+        task: None if name is None else replace(by_task[task][name], run=b)
+        for task, name in quoted.items()
+    }
 
 
 def _adjusted(differences: Sequence[Difference]) -> tuple[Difference, ...]:
@@ -243,21 +222,3 @@ def _best(task: str, found: Mapping[str, TaskResults], remarks: list[str]) -> tu
             f"missing, and {'none' if best.share == 1 else 'fewer'} are of others"
         )
     return best.names
-
-
-def to_json(results: SweepResults) -> str:
-    """Return sweep.json: what became of each checkpoint, and the differences; strict JSON.
-
-    The numbers of a checkpoint stand in its own results.json.
-    """
-    content: dict[str, Any] = {
-        "checkpoints": [
-            {key: value for key, value in asdict(each).items() if key != "results"}
-            for each in results.checkpoints
-        ],
-        "from_previous": [asdict(each) for each in results.from_previous],
-        "from_best": [asdict(each) for each in results.from_best],
-        "best": {task: list(names) for task, names in results.best.items()},
-        "remarks": list(results.remarks),
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

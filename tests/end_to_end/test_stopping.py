@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 import raveval
 from raveval.cli import app
-from raveval.sweep import sweep
-from raveval.sweep.results import to_json
+from raveval.sweep import load_sweep_results, sweep
+from raveval.sweep.files import sweep_to_json
 from tests.end_to_end.conftest import numbers, receipts
 
 pytestmark = pytest.mark.ray
@@ -101,7 +101,7 @@ def test_a_hopeless_checkpoint_is_ended_and_can_be_finished(
     assert "step_2: without stop_hopeless, the sweep finishes it" in said
     n_left = N_EXAMPLES - n_done
     assert said[-1] == f"stopped early, {n_left} examples not asked: step_2: {stopped.message}"
-    left = sweep(stopping).stopped
+    left = load_sweep_results(swept).stopped
     assert [(each.message, each.progress) for each in left] == [(stopped.message, stopped.progress)]
     assert receipts(swept / "step_2") == before
 
@@ -111,7 +111,7 @@ def test_a_hopeless_checkpoint_is_ended_and_can_be_finished(
     assert [each.state for each in changed.checkpoints] == ["unchanged", "failed", "unchanged"]
     assert f"delete {swept / 'step_2'} and sweep again" in changed.failed[0].message
     weights.write_bytes(b"step_2")
-    (swept / "sweep.json").write_text(to_json(found))
+    (swept / "sweep.json").write_text(sweep_to_json(found))
 
     finished = sweep(skilled())
     assert [each.state for each in finished.checkpoints] == ["unchanged", "done", "unchanged"]

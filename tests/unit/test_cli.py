@@ -273,7 +273,7 @@ class TestFailures:
             (["run", "--num-fewshots", "5"], "--num-fewshot"),
             (["status", "nowhere"], "no run of raveval here"),
             (["score", "nowhere"], "no run of raveval here"),
-            (["report", "nowhere"], "no such file"),
+            (["report", "nowhere"], "no run of raveval here"),
             (["report", "nowhere", "--format", "pdf"], "pdf"),
             (["tasks", "arc_esay"], "did you mean 'arc_easy'"),
             (["measure", "sqad", "x.jsonl"], "did you mean 'squad'"),

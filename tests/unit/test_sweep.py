@@ -21,8 +21,9 @@ from raveval.report.sweeps import best_lines, missing_lines
 from raveval.sweep import State, load_sweep, schedule, sweep
 from raveval.sweep import results as swept_results
 from raveval.sweep.checkpoints import Checkpoint, in_order, step_of
+from raveval.sweep.files import earlier, sweep_to_json
 from raveval.sweep.outcome import Outcome, Progress
-from raveval.sweep.results import collect, earlier, to_json
+from raveval.sweep.results import collect
 from raveval.sweep.watching import Watch
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
 from tests.checkpoints import write_weights
@@ -108,7 +109,7 @@ class TestReport:
             Outcome(checkpoint("step_3"), State.ANSWERED),
             Outcome(checkpoint("step_4"), State.FAILED, "broken"),
         ]
-        (tmp_path / "sweep.json").write_text(to_json(collect(tmp_path, outcomes)))
+        (tmp_path / "sweep.json").write_text(sweep_to_json(collect(tmp_path, outcomes)))
         left = earlier(tmp_path)
         states = {name: outcome.state for name, outcome in left.items()}
         assert states == {"step_1": "kept", "step_2": "kept", "step_3": "answered"}
@@ -122,7 +123,7 @@ class TestReport:
         run.mkdir(parents=True)
         (run / "results.json").write_text(report.to_json(results(0.5)))
         before = collect(run.parent, [Outcome(checkpoint("step_1", place), State.DONE)])
-        (run.parent / "sweep.json").write_text(to_json(before))
+        (run.parent / "sweep.json").write_text(sweep_to_json(before))
         listed = content(tmp_path, checkpoints={"list": [{"path": str(place)}]})
         found = sweep(listed)
         (each,) = found.checkpoints
@@ -162,7 +163,9 @@ class TestReport:
         assert page.is_good
         failed = collect(tmp_path, [*outcomes, Outcome(checkpoint("step_3"), State.FAILED)])
         assert not failed.is_carried_out
-        (entry,) = [e for e in json.loads(to_json(found))["checkpoints"] if e["name"] == "step_2"]
+        (entry,) = [
+            e for e in json.loads(sweep_to_json(found))["checkpoints"] if e["name"] == "step_2"
+        ]
         assert entry["progress"] == {"t": {"n_done": 40, "n_examples": 100}}
 
     def test_the_best_is_one_of_the_complete(
@@ -182,7 +185,7 @@ class TestReport:
         )
         assert dict(found.best) == {"t": ("step_1", "step_3")}
         assert best_lines(found) == ["t: the best checkpoint is step_1 (as good: step_3)"]
-        assert json.loads(to_json(found))["best"] == {"t": ["step_1", "step_3"]}
+        assert json.loads(sweep_to_json(found))["best"] == {"t": ["step_1", "step_3"]}
 
     def test_the_best_is_the_most_complete_where_none_is(
         self, tmp_path: Path, done: Callable[..., list[Outcome]]
