@@ -61,7 +61,6 @@ def fetch(cache_dir: Path | None = None, *, say: Say = print) -> Path:
     root = cache_dir or default_cache()
     target = root / NAME
     if (target / _SOURCE).is_file():
-        say(f"demo model: already here ({_describe(target)})")
         return target
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -288,6 +287,7 @@ def _move(made: Path, target: Path) -> None:
             raise
 
 
-def _describe(target: Path) -> str:
+def describe(target: Path) -> str:
+    """Say where the checkpoint that `fetch` made comes from, and where it is."""
     content = json.loads((target / _SOURCE).read_text(encoding="utf-8"))
     return f"{content['source']}, {target}"

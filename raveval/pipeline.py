@@ -17,6 +17,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ from pathlib import Path
 from raveval import errors, registry
 from raveval.errors import RavevalError, ResourceError, RunError
 from raveval.evaluate import Stage
+from raveval.progress import waiting_words
 from raveval.store import RunDirectory
 from raveval.types import Shard
 from raveval.worker import ShardWorker, WorkerSpec
@@ -124,17 +126,17 @@ def _told_while_waiting(
     import ray
 
     run = spec.runs[0]
-    is_over = threading.Event()
+    is_over, started = threading.Event(), time.monotonic()
 
     def watch() -> None:
         while not is_over.wait(_SECONDS_BETWEEN_SIGNS):
             if RunDirectory(run.directory).worker_reports(run.session):
                 return
-            free = ray.available_resources()
+            seconds = time.monotonic() - started
             say(
-                f"no replica is ready yet; {resources['num_cpus']:g} CPUs and "
-                f"{resources['num_gpus']:g} GPUs are needed for each, {free.get('CPU', 0):g} CPUs "
-                f"and {free.get('GPU', 0):g} GPUs of the cluster are free"
+                waiting_words(
+                    resources, ray.cluster_resources(), ray.available_resources(), seconds
+                )
             )
 
     thread = threading.Thread(target=watch, name="raveval-waiting", daemon=True)

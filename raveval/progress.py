@@ -1,13 +1,14 @@
 """The one line that says how far a run is: done of total, missing, tokens per second, time left.
 
-On a terminal it is redrawn in place; elsewhere a new line is said at most every ten seconds.
+On a terminal it is redrawn in place; elsewhere a new line is said at most every ten seconds. Until
+there is something to count, another one says what is waited for.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -79,3 +80,27 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def waiting_words(
+    resources: Mapping[str, float],
+    total: Mapping[str, float],
+    free: Mapping[str, float],
+    seconds: float,
+) -> str:
+    """Say what a run is waiting for whose first replica is not ready yet.
+
+    What is taken may be taken by other work; on a Ray of our own it is a replica that loads.
+    """
+    needed = {"CPU": resources["num_cpus"], "GPU": resources["num_gpus"]}
+    taken = {key: total.get(key, 0.0) - free.get(key, 0.0) for key in needed}
+    words = f"no replica is ready after {seconds:.0f} s: "
+    if all(taken[key] >= amount for key, amount in needed.items()):
+        words += "one is loading the model, unless other work has what it needs"
+    else:
+        words += "none has a place yet"
+    return (
+        f"{words} ({needed['CPU']:g} CPUs and {needed['GPU']:g} GPUs each; of the cluster's "
+        f"{total.get('CPU', 0):g} and {total.get('GPU', 0):g}, {free.get('CPU', 0):g} and "
+        f"{free.get('GPU', 0):g} are free)"
+    )

@@ -52,8 +52,12 @@ def write_run(
     reply: Mapping[str, Any] | None = None,
     score: Mapping[str, Any] | None = None,
     unfinished: Collection[int] = (),
+    judge: str | None = None,
 ) -> str:
-    """Write a run of these records, in their order, without some of the shards."""
+    """Write a run of these records, in their order, without some of the shards.
+
+    `judge` is the directory of the model that graded the answers; another one has other weights.
+    """
     directory = RunDirectory(path)
     entries = {}
     for name, rows in tasks.items():
@@ -70,6 +74,7 @@ def write_run(
             "provenance": {},
             "shard_size": shard_size,
             "reply": asked,
+            "verdict": judge and {"judge": {"model": {"weights": digest(judge)}}},
             "score": scored,
             "score_fingerprint": fingerprint,
         }
@@ -78,7 +83,7 @@ def write_run(
                 table = _records(protocol, rows[shard.start : shard.stop])
                 states = shard_states(table, metrics, Usage())
                 directory.commit_scores(Receipt(shard, "r", fingerprint, {}, states), table)
-    directory.write_manifest({"model": path.name, "tasks": entries})
+    directory.write_manifest({"model": path.name, "judge": judge, "tasks": entries})
     return str(path)
 
 

@@ -104,4 +104,6 @@ def _demo_model() -> None:
     """Fetch the small model of the demo and print the path of its checkpoint as the last line."""
     from raveval import demo_model
 
-    print(demo_model.fetch(say=say))
+    directory = demo_model.fetch(say=say)
+    say(f"demo model: {demo_model.describe(directory)}")
+    print(directory)

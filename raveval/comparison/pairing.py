@@ -46,6 +46,7 @@ class OpenRun:
     model: str
     tasks: Mapping[str, Mapping[str, Any]]
     imported: Results | None = None
+    judge: str | None = None
 
     @property
     def name(self) -> str:
@@ -87,7 +88,9 @@ def open_run(directory: str | Path) -> OpenRun:
     imported = None
     if "imported" in manifest:
         imported = report.from_json((files.path / "results.json").read_text(encoding="utf-8"))
-    return OpenRun(files, manifest["model"], manifest["tasks"], imported)
+    return OpenRun(
+        files, manifest["model"], manifest["tasks"], imported, judge=manifest.get("judge")
+    )
 
 
 def check_finished(run: OpenRun, tasks: Sequence[str]) -> None:
@@ -147,6 +150,8 @@ def _check_judged_alike(a: OpenRun, b: OpenRun, task: str) -> None:
     difference = verdict_difference(*(run.tasks[task].get("verdict") for run in (a, b)))
     if difference is not None:
         what, old, new = difference
+        if what.startswith("judge.model.") and a.judge != b.judge:
+            what, old, new = "the judge", a.judge, b.judge  # by name: weights have digests only
         raise MismatchError(
             f"{b.name}: not comparable with {a.name}: {what} in task {task!r} is {new!r} here, "
             f"{old!r} there. run.answers_from takes over the answers of a run, to have them graded "

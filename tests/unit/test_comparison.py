@@ -446,6 +446,12 @@ class TestRefusals:
         assert "'other' here" in message
         assert repr(REPLY[key]) in message
 
+    def test_judges_are_named(self, tmp_path):
+        a = write_run(tmp_path / "a", {"t": self.ROWS}, judge="/models/strict")
+        b = write_run(tmp_path / "b", {"t": self.ROWS}, judge="/models/kind")
+        with pytest.raises(MismatchError, match=r"the judge in task 't' is '/models/kind' here, "):
+            compare([a, b])
+
     def test_a_nested_key_is_named_in_full(self, tmp_path):
         other = {"sampling": {"temperature": 1.0, "stop": ["x"]}}
         message = self.refusal(tmp_path, MismatchError, reply=other)

@@ -107,7 +107,8 @@ def test_finished_checkpoint_is_used_again(tmp_path: Path) -> None:
     (made / "source.json").write_text(json.dumps({"source": "a test"}))
     said: list[str] = []
     assert fetching.fetch(tmp_path, say=said.append) == made
-    assert said == [f"demo model: already here (a test, {made})"]
+    assert said == []  # a run has it for the model and the judge; the command says what it is
+    assert fetching.describe(made) == f"a test, {made}"
 
 
 @pytest.mark.model

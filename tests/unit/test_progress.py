@@ -1,6 +1,6 @@
 """The progress line counts what is done, and guesses the rest from when the model was loaded."""
 
-from raveval.progress import Progress
+from raveval.progress import Progress, waiting_words
 
 
 def test_a_line_at_the_end_whatever_the_speed() -> None:
@@ -33,3 +33,16 @@ def test_hours_are_told_as_hours(monkeypatch) -> None:
     now[0] = 1.0
     progress.add(1, n_missing=0, n_tokens=0)
     assert progress.line(now[0]).endswith("2:46:38 left")
+
+
+def test_a_replica_that_loads_is_told_from_one_without_a_place() -> None:
+    needed, total = {"num_cpus": 2.0, "num_gpus": 1.0}, {"CPU": 4.0, "GPU": 1.0}
+    loading = waiting_words(
+        needed, total, {"CPU": 2.0}, 30.0
+    )  # Ray leaves out what nobody has left
+    assert loading == (
+        "no replica is ready after 30 s: one is loading the model, unless other work has what it "
+        "needs (2 CPUs and 1 GPUs each; of the cluster's 4 and 1, 2 and 0 are free)"
+    )
+    assert "none has a place yet" in waiting_words(needed, total, total, 30.0)
+    assert "none has a place yet" in waiting_words(needed, {}, {}, 30.0)  # nodes are to come
