@@ -22,6 +22,7 @@ from pydantic import (
 
 from raveval import registry
 from raveval.errors import ConfigError, nearest
+from raveval.store.places import checked_place, is_url
 from raveval.strict_yaml import Strict, read_yaml, validate
 from raveval.tasks.sections import SamplingSection
 from raveval.types import ModelRef
@@ -48,6 +49,11 @@ class ModelConfig(Strict):
             )
         if self.id is None and self.revision is not None:
             raise ValueError("revision goes with id; a local directory has none")
+        if is_url(self.path or self.id or ""):
+            raise ValueError(
+                f"{self.path or self.id}: engines load a model from a directory or from the hub; "
+                "copy it to a file system that all nodes see"
+            )
         return self
 
     def ref(self, *, say: Callable[[str], None]) -> ModelRef:
@@ -199,10 +205,12 @@ class RunSection(Strict):
 
     @field_validator("output")
     @classmethod
-    def _local_path(cls, value: str) -> str:
-        if "://" in value:
-            raise ValueError("a run directory is a path on a file system that all nodes share")
-        return str(Path(value).expanduser())
+    def _written_in_one_way(cls, value: str) -> str:
+        """A path, or the URL of a folder in an object store."""
+        try:
+            return checked_place(value)
+        except ConfigError as exc:
+            raise ValueError(str(exc)) from exc
 
 
 class RunConfig(Strict):

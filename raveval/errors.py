@@ -8,6 +8,7 @@ RavevalError
 │   ├── ResourceError  the machine or cluster has not what the run asks for
 │   └── MismatchError  the output directory holds a run that differs in what moves numbers
 └── RunError           exit 1: something broke after the start; what was committed is kept
+    └── StoreError     an object store denies access, is not there, or does not answer
 
 A message says what, where, what was given, what is allowed, and what to do next.
 Failures of single examples are not exceptions: they are `types.Failure` values and are counted.
@@ -54,6 +55,10 @@ class MismatchError(Refused):
 
 class RunError(RavevalError):
     """Something broke after the start; what was committed is kept."""
+
+
+class StoreError(RunError):
+    """An object store denies access, is not there, or does not answer."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -46,7 +46,11 @@ class HeldRun:
 
     def unanswered(self, shards: Sequence[Shard]) -> list[Shard]:
         """Return those of the shards that have no replies."""
-        return [s for s in shards if stored(self.directory, s, self.specs[s.task])[0] is None]
+        answered = self.directory.over(shards, self._is_answered)
+        return [shard for shard, is_there in zip(shards, answered, strict=True) if not is_there]
+
+    def _is_answered(self, shard: Shard) -> bool:
+        return stored(self.directory, shard, self.specs[shard.task])[0] is not None
 
     def ungraded(self, shards: Sequence[Shard]) -> list[Shard]:
         """Return those of the shards, none of which is done, that a judge has to grade."""
@@ -58,7 +62,7 @@ class HeldRun:
         self.directory.begin_session(session)
         graded_only = stage is Stage.GRADE
         return RunPart(
-            directory=str(self.directory.path.absolute()),
+            directory=self.directory.absolute(),
             session=session,
             tasks={n: spec for n, spec in self.specs.items() if spec.is_graded or not graded_only},
             loaded=self._loaded(stage),
@@ -66,14 +70,15 @@ class HeldRun:
 
     def _loaded(self, stage: Stage) -> Mapping[str, Any] | None:
         """Return what engine made what a stage has made so far; None where there is nothing."""
-        for shard in self.shards:
-            if stage is Stage.GRADE and not self.specs[shard.task].is_graded:
-                continue
+
+        def engine(shard: Shard) -> Mapping[str, Any] | None:
             replies, verdicts = stored(self.directory, shard, self.specs[shard.task])
             made = verdicts if stage is Stage.GRADE else replies
-            if made is not None:
-                return made.engine
-        return None
+            return None if made is None else made.engine
+
+        shards = self.ungraded(self.shards) if stage is Stage.GRADE else self.shards
+        engines = self.directory.over(shards, engine)
+        return next((each for each in engines if each is not None), None)
 
 
 def answer(run: HeldRun, shards: Sequence[Shard], *, say: Say) -> None:
@@ -152,19 +157,28 @@ def score_stored(
     directory: RunDirectory, shards: Sequence[Shard], manifest: Mapping[str, Any], say: Say
 ) -> list[Shard]:
     """Score the shards of which all is stored, say what that changed, and return the others."""
+    specs = {name: task_spec(entry) for name, entry in manifest["tasks"].items()}
     missing = []
     compared, changed = Counter[str](), Counter[str]()
-    for shard in shards:
-        task = task_spec(manifest["tasks"][shard.task])
+
+    def score(shard: Shard) -> tuple[int, int] | None:
+        """Return how many examples were scored before, and how many of them otherwise."""
+        task = specs[shard.task]
         replies, verdicts = stored(directory, shard, task)
         if replies is None or (task.is_graded and verdicts is None):
-            missing.append(shard)
-            continue
+            return None
         before = _earlier_records(directory, shard)
         score_shard(directory, shard, task, replies, verdicts)
-        if before is not None:
-            compared[shard.task] += len(before)
-            changed[shard.task] += n_changed(before, directory.read_records(shard), task)
+        if before is None:
+            return 0, 0
+        return len(before), n_changed(before, directory.read_records(shard), task)
+
+    for shard, found in zip(shards, directory.over(shards, score), strict=True):
+        if found is None:
+            missing.append(shard)
+        elif found[0]:
+            compared[shard.task] += found[0]
+            changed[shard.task] += found[1]
     for name, n in compared.items():
         say(f"{name}: scored {n} examples again, {changed[name]} have another status or score")
     return missing

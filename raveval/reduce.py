@@ -81,8 +81,8 @@ def reduce_task(directory: RunDirectory, name: str, entry: Mapping[str, Any]) ->
 def _receipts(directory: RunDirectory, name: str, entry: Mapping[str, Any]) -> list[Receipt]:
     receipts: list[Receipt] = []
     shards = shards_of(name, entry["n_examples"], entry["shard_size"])
-    for shard in shards:
-        receipt = directory.read_receipt(shard)
+    found = directory.over(shards, directory.read_receipt)
+    for shard, receipt in zip(shards, found, strict=True):
         if receipt is None or receipt.shard != shard:
             raise DataError(
                 f"{directory.path}: shard {shard.index} of task {name!r} is not done; run the "

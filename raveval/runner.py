@@ -109,7 +109,7 @@ def grade(directories: Sequence[str | Path], *, say: Say = _silent) -> list[Resu
         found: list[_Begun | RavevalError] = []
         for directory in directories:
             try:
-                found.append(stack.enter_context(_reopened(Path(directory), judges, say)))
+                found.append(stack.enter_context(_reopened(directory, judges, say)))
             except RavevalError as exc:
                 found.append(exc)
         runs = [work.run for work in found if isinstance(work, _Begun)]
@@ -139,7 +139,7 @@ def _outcome(work: _Begun | RavevalError, fault: RavevalError | None) -> Results
 
 
 @contextlib.contextmanager
-def _reopened(directory: Path, judges: dict[str, ChosenModel], say: Say) -> Iterator[_Begun]:
+def _reopened(directory: str | Path, judges: dict[str, ChosenModel], say: Say) -> Iterator[_Begun]:
     """Hold the directory of a run that was answered, from its files alone.
 
     `judges` are those that were chosen so far; all runs are to have the same.
@@ -169,7 +169,7 @@ def _reopened(directory: Path, judges: dict[str, ChosenModel], say: Say) -> Iter
                 f"{directory}: {key} of the judge of task {name!r} was {old!r} when the run began, "
                 f"now it is {new!r}"
             )
-    with files.held():
+    with files.held(say=say):
         shards = _shards(manifest)
         missing = score_stored(files, _unscored(files, manifest, shards), manifest, say)
         run = HeldRun(files, specs, shards, config.run, None, judge)
@@ -197,7 +197,7 @@ def _begun(config: Config, say: Say) -> Iterator[_Begun]:
     checked = load_config(config)
     planned = make_plan(checked, say=say)
     directory = RunDirectory(checked.run.output)
-    with directory.held():
+    with directory.held(say=say):
         # Another driver may have been at work between the plan and the lock.
         sizes = reconcile(directory, planned.tasks, planned.shard_sizes)
         planned = dataclasses.replace(planned, shard_sizes=sizes)
@@ -207,7 +207,7 @@ def _begun(config: Config, say: Say) -> Iterator[_Begun]:
             wanted = {task.name: task.reply_fingerprint for task in planned.tasks}
             take_over(checked.run.answers_from, directory, wanted, shards, say=say)
         if checked.run.retry_failed:
-            n_dropped = sum(directory.drop_failed(shard) for shard in shards)
+            n_dropped = sum(directory.over(shards, directory.drop_failed))
             say(f"{n_dropped} shards with failed examples are asked again")
         unscored = _unscored(directory, manifest, shards)
         missing = score_stored(directory, unscored, manifest, say)
@@ -231,11 +231,10 @@ def _unscored(
 ) -> list[Shard]:
     """Return the shards without records and a receipt under the manifest's fingerprints."""
     wanted = {name: entry["score_fingerprint"] for name, entry in manifest["tasks"].items()}
-    return [
-        shard
-        for shard in shards
-        if directory.finished(shard, score_fingerprint=wanted[shard.task]) is None
-    ]
+    found = directory.over(
+        shards, lambda shard: directory.finished(shard, score_fingerprint=wanted[shard.task])
+    )
+    return [shard for shard, receipt in zip(shards, found, strict=True) if receipt is None]
 
 
 def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
@@ -255,6 +254,7 @@ def _finished(work: _Begun) -> Results:
     work.manifest["finished"] = _now()
     results = _write_results(work.run.directory, work.manifest)
     work.run.directory.write_manifest(work.manifest)
+    work.run.directory.tidy()
     return results
 
 
@@ -278,11 +278,15 @@ def is_done(config: Config, *, say: Say = _silent) -> bool:
         for task in planned.tasks
     }
     shards = planned.shards()
-    if checked.run.retry_failed and any(directory.may_be_asked_again(shard) for shard in shards):
+    if checked.run.retry_failed and any(directory.over(shards, directory.may_be_asked_again)):
         return False
     return results.fingerprints == wanted and all(
-        directory.finished(shard, score_fingerprint=wanted[shard.task]["score"]) is not None
-        for shard in shards
+        directory.over(
+            shards,
+            lambda shard: (
+                directory.finished(shard, score_fingerprint=wanted[shard.task]["score"]) is not None
+            ),
+        )
     )
 
 
@@ -310,7 +314,7 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
             f"{directory}: was imported, and holds no replies; import the file again "
             f"({manifest['imported']['file']})"
         )
-    with run_directory.held():
+    with run_directory.held(say=say):
         for entry in manifest["tasks"].values():
             spec = task_spec(entry)
             entry["score"] = score_inputs(spec.protocol, spec.settings, spec.metrics)
@@ -339,14 +343,15 @@ def load_results(directory: str | Path) -> Results:
     Raises:
         DataError: no results there.
     """
-    path = Path(directory) / "results.json"
+    run_directory = RunDirectory(directory)
     try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        if not (path.parent / "run.json").is_file():
+        text = run_directory.read_text("results.json")
+    except FileNotFoundError:
+        if run_directory.read_manifest() is None:
             raise DataError(f"{directory}: no run of raveval here (no run.json)") from None
         raise DataError(
-            f"{path}: no such file; `raveval status {directory}` says how far the run is"
+            f"{run_directory.path}/results.json: no such file; `raveval status {directory}` says "
+            "how far the run is"
         ) from None
     return report.from_json(text)
 

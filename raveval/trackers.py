@@ -59,7 +59,7 @@ def send(directory: str | Path, tracker: str, options: Mapping[str, Any]) -> str
     library = _library(tracker)
     send_to, error = _TRACKERS[tracker]
     try:
-        return send_to(library, Path(directory), results, dict(options))
+        return send_to(library, RunDirectory(directory), results, dict(options))
     except _class(error) as exc:
         raise RunError(f"{tracker}: {exc}") from exc
 
@@ -116,14 +116,10 @@ def step(results: Results, manifest: Mapping[str, Any]) -> int | None:
     return known if isinstance(known, int) else training_step(str(revision or ""), results.model)
 
 
-def _files(directory: Path) -> Iterator[Path]:
-    yield from (directory / name for name in FILES if (directory / name).exists())
-
-
 def _to_mlflow(
-    mlflow: ModuleType, directory: Path, results: Results, options: Mapping[str, Any]
+    mlflow: ModuleType, directory: RunDirectory, results: Results, options: Mapping[str, Any]
 ) -> str:
-    manifest = RunDirectory(directory).read_manifest() or {}
+    manifest = directory.read_manifest() or {}
     client = mlflow.MlflowClient(tracking_uri=options.get("tracking_uri"))
     name = str(options.get("experiment", "Default"))
     experiment = client.get_experiment_by_name(name)
@@ -141,31 +137,33 @@ def _to_mlflow(
         for key, value in islice(parameters, 100)
     ]:
         client.log_batch(run_id, params=some)
-    for path in _files(directory):
-        client.log_artifact(run_id, str(path))
+    with directory.copies(FILES) as files:
+        for path in files:
+            client.log_artifact(run_id, str(path))
     client.set_terminated(run_id)
     return f"mlflow: experiment {name!r}, run {run_id}"
 
 
 def _to_wandb(
-    wandb: ModuleType, directory: Path, results: Results, options: Mapping[str, Any]
+    wandb: ModuleType, directory: RunDirectory, results: Results, options: Mapping[str, Any]
 ) -> str:
-    manifest = RunDirectory(directory).read_manifest() or {}
+    manifest = directory.read_manifest() or {}
     run = wandb.init(
         **{"project": "raveval", "name": directory.name, "job_type": "evaluation", **options},
         config=settings(results, manifest),
     )
     run.log(dict(numbers(results)), step=step(results, manifest))
     artifact = wandb.Artifact(re.sub(r"[^\w.-]+", "_", directory.name), type="eval_results")
-    for path in _files(directory):
-        artifact.add_file(str(path))
-    run.log_artifact(artifact)
-    where = run.url or run.dir
-    run.finish()
+    with directory.copies(FILES) as files:
+        for path in files:
+            artifact.add_file(str(path))
+        run.log_artifact(artifact)
+        where = run.url or run.dir
+        run.finish()
     return f"wandb: {where}"
 
 
-_Send = Callable[[ModuleType, Path, Results, Mapping[str, Any]], str]
+_Send = Callable[[ModuleType, RunDirectory, Results, Mapping[str, Any]], str]
 _TRACKERS: Mapping[str, tuple[_Send, str]] = {
     "mlflow": (_to_mlflow, "mlflow.exceptions.MlflowException"),
     "wandb": (_to_wandb, "wandb.errors.Error"),

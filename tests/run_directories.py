@@ -43,7 +43,7 @@ def document(id: str, logprob_nats: float, n_tokens: int, **columns: Any) -> Row
 
 
 def write_run(
-    path: Path,
+    path: str | Path,
     tasks: Mapping[str, Sequence[Row]],
     *,
     protocol: str = "multiple_choice",
@@ -83,7 +83,7 @@ def write_run(
                 table = _records(protocol, rows[shard.start : shard.stop])
                 states = shard_states(table, metrics, Usage())
                 directory.commit_scores(Receipt(shard, "r", fingerprint, {}, states), table)
-    directory.write_manifest({"model": path.name, "judge": judge, "tasks": entries})
+    directory.write_manifest({"model": directory.name, "judge": judge, "tasks": entries})
     return str(path)
 
 

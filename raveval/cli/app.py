@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -57,7 +56,8 @@ app = typer.Typer(
 
 
 Directory = Annotated[
-    Path, typer.Argument(metavar="DIR", help="A run directory.", show_default=False)
+    str,  # no Path: it may be the URL of a place in an object store
+    typer.Argument(metavar="DIR", help="A run directory.", show_default=False),
 ]
 
 

@@ -41,12 +41,12 @@ def evaluation_flags(
         typer.Option("--limit", "-L", help="Only the first N examples of each task."),
     ] = None,
     output_path: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output-path",
             "-o",
             rich_help_panel=WHERE,
-            help="The run directory to write or to go on with.",
+            help="The run directory to write or to go on with: a path, or a URL as s3://bucket/run.",
         ),
     ] = None,
     engine: Annotated[
@@ -125,7 +125,7 @@ def evaluation_flags(
         typer.Option("--judge-engine", rich_help_panel=JUDGE, help="vllm (default) or http."),
     ] = None,
     baseline: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--baseline",
             rich_help_panel=JUDGE,
@@ -133,7 +133,7 @@ def evaluation_flags(
         ),
     ] = None,
     answers_from: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--answers-from",
             rich_help_panel=JUDGE,

@@ -31,7 +31,7 @@ def _export(
         Target, typer.Option("--to", help="lm-eval's files, or a tracker of experiments.")
     ] = Target.LM_EVAL,
     output_path: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output-path",
             "-o",
@@ -76,7 +76,7 @@ def _refuse(what: str, **flags: object) -> None:
             raise ConfigError(f"--{name.replace('_', '-')}: {what} has no use for it; leave it out")
 
 
-def _write_lm_eval(directory: Path, output_path: Path | None, *, log_samples: bool) -> None:
+def _write_lm_eval(directory: str, output_path: str | None, *, log_samples: bool) -> None:
     from raveval.lm_eval.exporting import export_run
 
     exported = export_run(directory, output_path, log_samples=log_samples)
@@ -96,7 +96,7 @@ def _import(
         ),
     ],
     output_path: Annotated[
-        Path,
+        str,
         typer.Option(
             "--output-path",
             "-o",

@@ -61,7 +61,7 @@ def _report(
 @command("compare")
 def _compare(
     runs: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(metavar="RUN", help="Two or more run directories, the baseline first."),
     ],
     metrics: Annotated[

@@ -50,7 +50,7 @@ def _run(config: RunConfig) -> None:
     from raveval import runner
 
     results = runner.run(config, say=say)
-    _show_results(results, Path(config.run.output))
+    _show_results(results, config.run.output)
 
 
 @evaluation_command("plan")
@@ -80,8 +80,10 @@ def _status(directory: Directory) -> None:
         print(f"  {name}: {shards}, {task.n_examples} examples{f' ({kinds})' if kinds else ''}")
     if status.complete:
         print("complete; `raveval report` shows its numbers")
+    elif status.is_running:
+        print(f"at work: {status.driver}")
     else:
-        print("not complete; run the same command again to go on where it stopped")
+        print("not complete, and nothing is at work; the same command goes on where it stopped")
 
 
 @command("score")
@@ -93,12 +95,13 @@ def _score(directory: Directory) -> None:
     _show_results(results, directory)
 
 
-def _show_results(results: Results, directory: Path) -> None:
+def _show_results(results: Results, directory: str) -> None:
     """Print the table and where the files are; exit 3 where examples are missing."""
     from raveval import report
 
     report.print_table(results, console())
-    print(f"results: {directory / 'results.json'}")
-    print(f"report:  {directory / 'report.html'}")
+    place = directory.rstrip("/")
+    print(f"results: {place}/results.json")
+    print(f"report:  {place}/report.html")
     if not results.is_complete:
         raise typer.Exit(EXIT_MISSING_EXAMPLES)

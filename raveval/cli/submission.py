@@ -73,7 +73,7 @@ def _submit(
         typer.Option("--stop", rich_help_panel=HERE, help="End the jobs at work in the output."),
     ] = False,
     output_path: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--output-path",
             "-o",
@@ -111,7 +111,7 @@ def _submit(
     from raveval.cli.flags import read_flags
 
     flags: dict[str, Any] = {
-        "output_path": str(output_path) if output_path is not None else None,
+        "output_path": output_path,
         "replicas": replicas,
         "cpus_per_replica": cpus_per_replica,
         "gpus_per_replica": gpus_per_replica,

@@ -49,7 +49,7 @@ def _sweep(
         raise typer.Exit(EXIT_MISSING_EXAMPLES)
 
 
-def show_sweep(directory: Path, form: str) -> None:
+def show_sweep(directory: str, form: str) -> None:
     """Print the results of a sweep.
 
     Raises:
@@ -76,7 +76,7 @@ def show_sweep(directory: Path, form: str) -> None:
         print(render[form](results), end="")
 
 
-def show_sweep_status(directory: Path) -> None:
+def show_sweep_status(directory: str) -> None:
     """Print how far each checkpoint of a sweep is, a line each."""
     from raveval.sweep import sweep_status
 

@@ -199,7 +199,7 @@ def _numbers(run: OpenRun, task: str) -> Mapping[str, Estimate]:
     if run.imported is not None:
         metrics: Mapping[str, Any] = run.imported.tasks[task].metrics
         return {canonical(key): value for key, value in metrics.items()}
-    tasks = {each.name: each for each in open_finished(run.files.path).tasks}
+    tasks = {each.name: each for each in open_finished(run.name).tasks}
     return tasks[task].estimates()
 
 

@@ -51,7 +51,7 @@ class OpenRun:
     @property
     def name(self) -> str:
         """The directory, as it was given."""
-        return str(self.files.path)
+        return self.files.path
 
     @property
     def names(self) -> list[str]:
@@ -87,7 +87,7 @@ def open_run(directory: str | Path) -> OpenRun:
         raise DataError(f"{files.path}: no run of raveval here (no run.json)")
     imported = None
     if "imported" in manifest:
-        imported = report.from_json((files.path / "results.json").read_text(encoding="utf-8"))
+        imported = report.from_json(files.read_text("results.json"))
     return OpenRun(
         files, manifest["model"], manifest["tasks"], imported, judge=manifest.get("judge")
     )
@@ -101,7 +101,8 @@ def check_finished(run: OpenRun, tasks: Sequence[str]) -> None:
     """
     for task in tasks:
         shards = run.shards(task)
-        missing = [shard for shard in shards if not run.is_done(shard)]
+        done = run.files.over(shards, run.is_done)
+        missing = [shard for shard, is_done in zip(shards, done, strict=True) if not is_done]
         if not missing:
             continue
         n_done = len(shards) - len(missing)
@@ -169,7 +170,7 @@ def read_records(run: OpenRun, shards: Sequence[Shard], columns: Sequence[str]) 
     Raises:
         DataError: a file is missing or cannot be read.
     """
-    tables = [run.files.read_records(shard) for shard in shards]
+    tables = list(run.files.over(shards, run.files.read_records))
     present = [name for name in columns if tables and name in tables[0].column_names]
     return pa.concat_tables([table.select(present) for table in tables]) if tables else pa.table({})
 

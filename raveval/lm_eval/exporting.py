@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from raveval.errors import ConfigError
 from raveval.lm_eval import conventions, results_file, samples_file
-from raveval.lm_eval.finished import FinishedTask, open_finished
+from raveval.lm_eval.finished import FinishedRun, FinishedTask, open_finished
 from raveval.store.atomic import commit, committed
+from raveval.store.places import is_url
 
 DEFAULT_FOLDER = "lm_eval"
 
@@ -36,9 +38,10 @@ def export_run(
 
     Raises:
         DataError: no finished run there.
+        ConfigError: a run in an object store, and no local folder to write to.
     """
     run = open_finished(directory)
-    output = Path(output_path) if output_path is not None else run.path / DEFAULT_FOLDER
+    output = _output(run, output_path)
     stamp = conventions.stamp(results_file.moments(run).finished)
     folder, results = _places(output, run.results.model, stamp)
     written: dict[str, Path] = {}
@@ -56,6 +59,16 @@ def export_run(
     text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
     commit(results, text.encode())
     return Exported(results, written, tuple(unknown))
+
+
+def _output(run: FinishedRun, given: str | Path | None) -> Path:
+    """Return the local folder or file that a run is written to."""
+    wanted = f"{run.files.path}/{DEFAULT_FOLDER}" if given is None else str(given)
+    if is_url(wanted):
+        raise ConfigError(
+            f"{wanted}: lm-eval's files are written to a local folder; name one with --output-path"
+        )
+    return Path(wanted)
 
 
 def _places(output: Path, model: str, stamp: str) -> tuple[Path, Path]:

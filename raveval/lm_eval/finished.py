@@ -117,17 +117,16 @@ class FinishedTask:
 class FinishedRun:
     """A finished run: what run.json and results.json say of it."""
 
-    path: Path
+    files: RunDirectory
     manifest: Mapping[str, Any]
     results: Results
 
     @property
     def tasks(self) -> list[FinishedTask]:
         """The run's tasks, in order."""
-        files = RunDirectory(self.path)
         entries = self.manifest["tasks"]
         return [
-            FinishedTask(name, entries[name], found, files)
+            FinishedTask(name, entries[name], found, self.files)
             for name, found in self.results.tasks.items()
         ]
 
@@ -140,7 +139,8 @@ def open_finished(directory: str | Path) -> FinishedRun:
     """
     from raveval import runner
 
-    manifest = RunDirectory(directory).read_manifest()
+    files = RunDirectory(directory)
+    manifest = files.read_manifest()
     if manifest is None:
         raise DataError(f"{directory}: no run of raveval here (no run.json)")
     if "imported" in manifest:
@@ -152,7 +152,7 @@ def open_finished(directory: str | Path) -> FinishedRun:
         raise DataError(
             f"{directory}: results.json lacks the task {new[0]!r}; run the run to its end first"
         )
-    return FinishedRun(Path(directory), manifest, results)
+    return FinishedRun(files, manifest, results)
 
 
 def _with_boundary(records: pa.Table, examples: list[Example]) -> pa.Table:

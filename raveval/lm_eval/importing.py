@@ -53,7 +53,7 @@ Say = Callable[[str], None]
 class Imported:
     """A run directory that was written, and what it holds."""
 
-    directory: Path
+    directory: str
     results: Results
 
 
@@ -74,12 +74,12 @@ def import_runs(
         MismatchError: another run is there already.
     """
     files = reading.find(paths)
-    output = Path(output_path)
     if len(files) == 1:
-        return [import_run(files[0], output, say=say)]
+        return [import_run(files[0], output_path, say=say)]
     names = _names([file.path for file in files])
     return [
-        import_run(file, output / name, say=say) for file, name in zip(files, names, strict=True)
+        import_run(file, f"{output_path}/{name}", say=say)
+        for file, name in zip(files, names, strict=True)
     ]
 
 
@@ -102,7 +102,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return [model_folder("/".join(each[shared:])) for each in parts]
 
 
-def import_run(file: ResultsFile, output: Path, *, say: Say = lambda _: None) -> Imported:
+def import_run(file: ResultsFile, output: str | Path, *, say: Say = lambda _: None) -> Imported:
     """Turn one results file, and the samples that belong to it, into a run directory.
 
     Raises:
@@ -122,12 +122,13 @@ def import_run(file: ResultsFile, output: Path, *, say: Say = lambda _: None) ->
         directory.write_manifest(_manifest(file, results, entries))
         directory.write_text("results.json", report.to_json(results))
         directory.write_text("report.md", report.to_markdown(results))
-    return Imported(output, results)
+    return Imported(directory.path, results)
 
 
 def _check_free(directory: RunDirectory, file: ResultsFile) -> None:
     """Refuse a directory that holds anything but an earlier import of the same file."""
     path = directory.path
+    directory.check()
     manifest = directory.read_manifest()
     if manifest is not None:
         earlier = manifest.get("imported", {}).get("sha256")
@@ -135,8 +136,7 @@ def _check_free(directory: RunDirectory, file: ResultsFile) -> None:
             what = "a run" if earlier is None else f"an import of {manifest['imported']['file']}"
             raise MismatchError(f"{path}: already holds {what}; choose another --output-path")
         return
-    foreign = {each.name for each in path.glob("[!.]*")} - LAYOUT if path.is_dir() else set()
-    if foreign or path.is_file():
+    if set(directory.names()) - LAYOUT:
         raise MismatchError(
             f"{path}: holds files but no run of raveval; choose an empty directory as --output-path"
         )

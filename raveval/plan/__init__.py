@@ -111,7 +111,7 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
     preflight.check_judge(evaluate)
     preflight.check_local_resources(config)
     directory = RunDirectory(config.run.output)
-    preflight.check_writable(directory.path)
+    preflight.check_output(directory)
     model = choose(evaluate.model, evaluate.engine, where="evaluate", say=say)
     _check_chat(evaluate.chat, model, where="evaluate.chat")
     judge = None

@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+import pyarrow as pa
+
 from raveval.errors import DataError, MismatchError
 from raveval.protocols.open_generation import BASELINE
 from raveval.store import RunDirectory, shards_of
-from raveval.types import Example
+from raveval.types import Example, Shard
 
 _ASKED = ("instruction", "context", "before_response")
 """Fields that say what is asked for: what a judge is shown, beside rubric, reference, answers."""
@@ -60,13 +62,16 @@ def with_baseline(
 def _answers(
     run: RunDirectory, task: str, n_examples: int, shard_size: int
 ) -> Iterator[tuple[str, str | None]]:
-    for shard in shards_of(task, n_examples, shard_size):
+
+    def records_of(shard: Shard) -> pa.Table:
         if run.read_receipt(shard) is None:
             raise DataError(
                 f"evaluate.baseline: {run.path}: shard {shard.index} of task {task!r} is not done; "
                 "run it to its end first"
             )
-        records = run.read_records(shard)
+        return run.read_records(shard)
+
+    for records in run.over(shards_of(task, n_examples, shard_size), records_of):
         yield from zip(records["id"].to_pylist(), records["response"].to_pylist(), strict=True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -22,7 +21,7 @@ from raveval.errors import (
 )
 from raveval.evaluate import graded, load_metric, load_protocol
 from raveval.protocols import EvaluationProtocol, schema
-from raveval.store import LAYOUT
+from raveval.store import LAYOUT, RunDirectory
 
 
 def check_metrics(task: str, metrics: Sequence[str], protocol: EvaluationProtocol) -> None:
@@ -122,19 +121,16 @@ def check_local_resources(config: RunConfig) -> None:
             )
 
 
-def check_writable(path: Path) -> None:
+def check_output(directory: RunDirectory) -> None:
     """Refuse an output that cannot be a run directory, without creating it."""
-    existing = path
-    while not existing.exists() and existing != existing.parent:
-        existing = existing.parent
-    if not existing.is_dir():
-        raise Refused(f"run.output: {existing} is a file, not a directory; choose another output")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise Refused(f"run.output: {existing} is not writable; choose another output")
-    is_run = (path / "run.json").exists()
-    foreign = {entry.name for entry in path.glob("[!.]*")} - LAYOUT if path.is_dir() else set()
-    if foreign and not is_run:
+    try:
+        directory.check()
+    except Refused as exc:
+        raise Refused(f"run.output: {exc}") from exc
+    names = set(directory.names())
+    foreign = names - LAYOUT
+    if foreign and "run.json" not in names:
         raise MismatchError(
-            f"run.output: {path} holds files but no run of raveval ({min(foreign)}); choose an "
-            "empty directory"
+            f"run.output: {directory.path} holds files but no run of raveval ({min(foreign)}); "
+            "choose an empty directory"
         )

@@ -57,14 +57,17 @@ def take_over(
         say: hears how many were copied.
     """
     other = RunDirectory(source)
-    n_taken = 0
-    for shard in shards:
+
+    def take(shard: Shard) -> bool:
         fingerprint = fingerprints[shard.task]
         if directory.read_replies(shard, fingerprint=fingerprint, stage=Stage.ANSWER) is not None:
-            continue
+            return False
         replies = other.read_replies(shard, fingerprint=fingerprint, stage=Stage.ANSWER)
-        if replies is not None and not other.has_failures(shard, stage=Stage.ANSWER):
-            directory.commit_replies(shard, replies, stage=Stage.ANSWER)
-            n_taken += 1
+        if replies is None or other.has_failures(shard, stage=Stage.ANSWER):
+            return False
+        directory.commit_replies(shard, replies, stage=Stage.ANSWER)
+        return True
+
+    n_taken = sum(directory.over(shards, take))
     if n_taken:
         say(f"{n_taken} of {len(shards)} shards are answered in {source}")

@@ -12,30 +12,29 @@
     ├── workers/                        what each replica loaded
     └── results.json  report.md  report.html
 
-Every file is written under a temporary name, flushed and renamed, so a reader sees all of it or
-nothing. Each layer can be rebuilt from the one before it.
+A reader sees all of a file or nothing. Each layer can be rebuilt from the one before it. The
+directory is a folder, or a prefix in an object store (`places`).
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from raveval.errors import DataError, MismatchError, Refused
+from raveval.errors import DataError, StoreError
 from raveval.evaluate import ShardStates, Stage
-from raveval.store.atomic import commit, commit_table, committed
+from raveval.store.directory import Directory
 from raveval.store.examples import EXAMPLE_COLUMNS, from_row, to_row
+from raveval.store.shards import Attempt, Receipt, Replies, shards_of
 from raveval.types import Example, Shard, Status, Usage
+
+__all__ = ["LAYOUT", "Attempt", "Receipt", "Replies", "RunDirectory", "shards_of"]
 
 _ROW_GROUP = 256
 _LAYER_OF = {Stage.ANSWER: "replies", Stage.GRADE: "verdicts"}
@@ -48,86 +47,8 @@ LAYOUT = frozenset({*_LAYERS, "run.json", "session", *_REPORTS})
 """Names that a run directory may hold; anything else there is somebody else's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replies:
-    """What a model made of a shard, under which fingerprint, by what engine, at what cost.
-
-    The candidate's, or a judge's verdicts on them.
-    """
-
-    table: pa.Table
-    fingerprint: str
-    engine: Mapping[str, Any]
-    engine_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """A finished shard: what it adds to the run, and what its numbers depend on.
-
-    `judge` is the engine of the judge that graded it; None where none did.
-    """
-
-    shard: Shard
-    reply_fingerprint: str
-    score_fingerprint: str
-    engine: Mapping[str, Any]
-    states: ShardStates
-    judge: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """A shard under way, as its last process left it.
-
-    Attributes:
-        session: the driver's pass under which it was begun; a death of the driver is nobody's
-            fault.
-        n_deaths: how often its process died while the driver lived.
-        in_flight: the only example in flight, where the shard is run example by example.
-        example_deaths: deaths by the example that was alone in flight.
-    """
-
-    session: str
-    n_deaths: int = 0
-    in_flight: str | None = None
-    example_deaths: Mapping[str, int] = field(default_factory=dict)
-
-
-class RunDirectory:
+class RunDirectory(Directory):
     """A run's files. Any number of processes may commit shards; one driver at a time holds it."""
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-
-    # The run as a whole.
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Keep other drivers out while the block runs; the lock ends with the process.
-
-        Raises:
-            MismatchError: another driver is at work in this directory.
-            Refused: the directory cannot be created or written.
-        """
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("a+")
-        except OSError as exc:
-            raise Refused(f"{self.path}: cannot be written: {exc}. Choose another output") from exc
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                lock.seek(0)
-                raise MismatchError(
-                    f"{self.path}: another raveval (process {lock.read().strip() or 'unknown'}) "
-                    "is running in this directory; wait for it, or choose another output"
-                ) from None
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
-            yield
 
     def read_manifest(self) -> dict[str, Any] | None:
         """Return the content of run.json, or None where there is no run yet.
@@ -135,15 +56,15 @@ class RunDirectory:
         Raises:
             DataError: run.json is there but is not one of ours.
         """
-        path = self.path / "run.json"
+        where = f"{self.path}/run.json"
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(self._place.read("run.json"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as exc:
-            raise DataError(f"{path}: cannot be read: {exc}") from exc
+        except (OSError, ValueError, StoreError) as exc:
+            raise DataError(f"{where}: cannot be read: {exc}") from exc
         if not isinstance(content, dict) or "tasks" not in content:
-            raise DataError(f"{path}: not the run.json of a raveval run")
+            raise DataError(f"{where}: not the run.json of a raveval run")
         return content
 
     def manifest(self) -> dict[str, Any]:
@@ -161,17 +82,13 @@ class RunDirectory:
         """Commit run.json."""
         self.write_text("run.json", json.dumps(content, indent=1, ensure_ascii=False) + "\n")
 
-    def write_text(self, name: str, text: str) -> Path:
-        """Commit a text file of the run and return its path."""
-        return commit(self.path / name, text.encode())
-
     # Examples.
 
     def write_examples(self, task: str, examples: Sequence[Example], *, digest: str) -> None:
         """Commit what is asked, in the order given; `digest` says what it is."""
         schema = EXAMPLE_COLUMNS.with_metadata({_DIGEST: digest.encode()})
         with (
-            committed(self._examples_path(task)) as file,
+            self._place.committed(_examples_name(task)) as file,
             pq.ParquetWriter(file, schema, compression="zstd") as writer,
         ):
             for start in range(0, len(examples), _ROW_GROUP):
@@ -180,8 +97,11 @@ class RunDirectory:
 
     def read_examples(self, task: str, start: int, stop: int) -> list[Example]:
         """Return rows [start, stop) of a task's examples."""
-        with pq.ParquetFile(self._examples_path(task)) as file:
-            groups = range(start // _ROW_GROUP, (stop - 1) // _ROW_GROUP + 1)
+        groups = range(start // _ROW_GROUP, (stop - 1) // _ROW_GROUP + 1)
+        with (
+            self._place.opened(_examples_name(task)) as source,
+            pq.ParquetFile(source, pre_buffer=self._place.n_at_once > 1) as file,
+        ):
             table = file.read_row_groups(list(groups))
         first = groups.start * _ROW_GROUP
         return [from_row(row) for row in table.slice(start - first, stop - start).to_pylist()]
@@ -189,7 +109,8 @@ class RunDirectory:
     def has_examples(self, task: str, *, digest: str) -> bool:
         """Whether these examples of a task were committed, and no others."""
         try:
-            metadata = pq.read_schema(self._examples_path(task)).metadata or {}
+            with self._place.opened(_examples_name(task)) as source:
+                metadata = pq.read_schema(source).metadata or {}
         except (OSError, pa.ArrowException):
             return False
         return bool(metadata.get(_DIGEST) == digest.encode())
@@ -203,7 +124,7 @@ class RunDirectory:
     def is_session(self, session: str) -> bool:
         """Whether a driver's replicas may still commit."""
         try:
-            return (self.path / "session").read_text() == session
+            return self._place.read("session").decode() == session
         except FileNotFoundError:
             return False
 
@@ -217,15 +138,14 @@ class RunDirectory:
             "engine_seconds": replies.engine_seconds,
         }
         tagged = replies.table.replace_schema_metadata({_ORIGIN: json.dumps(origin).encode()})
-        commit_table(self._shard_path(_LAYER_OF[stage], shard, "parquet"), tagged)
-        with suppress(FileNotFoundError):  # what comes after has no engine to die in
-            self._shard_path("attempts", shard, "json").unlink()
+        self._commit_table(_shard_name(_LAYER_OF[stage], shard, "parquet"), tagged)
+        # What comes after has no engine to die in.
+        self._place.delete(_shard_name("attempts", shard, "json"))
 
     def read_replies(self, shard: Shard, *, fingerprint: str, stage: Stage) -> Replies | None:
         """Return what a stage made of a shard; None where nothing was under this fingerprint."""
-        path = self._shard_path(_LAYER_OF[stage], shard, "parquet")
         try:
-            table = pq.read_table(path, partitioning=None)
+            table = self._read_table(_shard_name(_LAYER_OF[stage], shard, "parquet"))
         except (OSError, pa.ArrowException):
             return None  # missing, torn or rotten: the shard is asked again
         origin = json.loads((table.schema.metadata or {}).get(_ORIGIN, b"{}"))
@@ -236,13 +156,13 @@ class RunDirectory:
     def commit_scores(self, receipt: Receipt, records: pa.Table) -> None:
         """Commit one row per example of a shard, then its receipt: from here on it is done."""
         shard = receipt.shard
-        commit_table(self._shard_path("records", shard, "parquet"), records)
+        self._commit_table(_shard_name("records", shard, "parquet"), records)
         text = json.dumps(asdict(receipt), ensure_ascii=False, allow_nan=False)
-        commit(self._shard_path("states", shard, "json"), text.encode())
+        self._commit(_shard_name("states", shard, "json"), text.encode())
 
     def has_records(self, shard: Shard) -> bool:
         """Whether the records of a shard were committed."""
-        return self._shard_path("records", shard, "parquet").exists()
+        return self._place.exists(_shard_name("records", shard, "parquet"))
 
     def read_records(self, shard: Shard) -> pa.Table:
         """Return the records of a finished shard.
@@ -250,18 +170,19 @@ class RunDirectory:
         Raises:
             DataError: they are missing or cannot be read.
         """
-        path = self._shard_path("records", shard, "parquet")
+        name = _shard_name("records", shard, "parquet")
         try:
-            return pq.read_table(path, partitioning=None)
+            return self._read_table(name)
         except (OSError, pa.ArrowException) as exc:
             raise DataError(
-                f"{path}: cannot be read: {exc}; `raveval score {self.path}` makes it again"
+                f"{self.path}/{name}: cannot be read: {exc}; `raveval score {self.path}` makes it "
+                "again"
             ) from exc
 
     def read_receipt(self, shard: Shard) -> Receipt | None:
         """Return a shard's receipt, or None where there is none, or none that can be read."""
         try:
-            content = json.loads(self._shard_path("states", shard, "json").read_bytes())
+            content = json.loads(self._place.read(_shard_name("states", shard, "json")))
             states = content["states"]
             usages = {
                 key: Usage(**states[key]) for key in ("usage", "judge_usage") if states.get(key)
@@ -290,7 +211,7 @@ class RunDirectory:
         if Stage.ANSWER in failed or not failed:
             layers.append(("replies", "parquet"))
         for layer, suffix in layers:
-            self._shard_path(layer, shard, suffix).unlink(missing_ok=True)
+            self._place.delete(_shard_name(layer, shard, suffix))
         return True
 
     def may_be_asked_again(self, shard: Shard) -> bool:
@@ -303,8 +224,8 @@ class RunDirectory:
     def has_failures(self, shard: Shard, *, stage: Stage) -> bool:
         """Whether the model of a stage failed or was quarantined on an example of a shard."""
         try:
-            path = self._shard_path(_LAYER_OF[stage], shard, "parquet")
-            rows = pq.read_table(path, columns=["kind", "reply"], partitioning=None).to_pylist()
+            name = _shard_name(_LAYER_OF[stage], shard, "parquet")
+            rows = self._read_table(name, columns=["kind", "reply"]).to_pylist()
         except (OSError, pa.ArrowException):
             return False
         failures = (json.loads(row["reply"]) for row in rows if row["kind"] == "Failure")
@@ -313,7 +234,7 @@ class RunDirectory:
     def has_made(self, task: str, *, stage: Stage) -> bool:
         """Whether a stage made anything of a task, or a shard of it is done."""
         layers = (_LAYER_OF[stage], "states")
-        return any(any((self.path / layer / task).glob("*.*")) for layer in layers)
+        return any(self._place.names(f"{layer}/{task}") for layer in layers)
 
     def finished(self, shard: Shard, *, score_fingerprint: str) -> Receipt | None:
         """Return the receipt of a shard that is done under this fingerprint, records and all."""
@@ -343,11 +264,11 @@ class RunDirectory:
     def note(self, shard: Shard, attempt: Attempt) -> None:
         """Commit how far an attempt is."""
         text = json.dumps(asdict(attempt), ensure_ascii=False)
-        commit(self._shard_path("attempts", shard, "json"), text.encode())
+        self._commit(_shard_name("attempts", shard, "json"), text.encode())
 
     def _read_attempt(self, shard: Shard) -> Attempt | None:
         try:
-            return Attempt(**json.loads(self._shard_path("attempts", shard, "json").read_bytes()))
+            return Attempt(**json.loads(self._place.read(_shard_name("attempts", shard, "json"))))
         except (FileNotFoundError, ValueError, TypeError):
             return None
 
@@ -355,30 +276,20 @@ class RunDirectory:
 
     def report_worker(self, session: str, content: Mapping[str, Any]) -> None:
         """Commit what a replica loaded."""
-        name = f"{session}-{uuid.uuid4().hex[:8]}.json"
-        commit(self.path / "workers" / name, json.dumps(content, ensure_ascii=False).encode())
+        name = f"workers/{session}-{uuid.uuid4().hex[:8]}.json"
+        self._commit(name, json.dumps(content, ensure_ascii=False).encode())
 
-    def worker_reports(self, session: str = "*") -> list[dict[str, Any]]:
+    def worker_reports(self, session: str | None = None) -> list[dict[str, Any]]:
         """Return the reports of a session's replicas, or of all sessions', oldest first."""
-        paths = (self.path / "workers").glob(f"{session}-*.json")
-        found = [(path.stat().st_mtime_ns, json.loads(path.read_bytes())) for path in paths]
-        return [content for _, content in sorted(found, key=lambda pair: pair[0])]
-
-    def _examples_path(self, task: str) -> Path:
-        return self.path / "examples" / f"{task}.parquet"
-
-    def _shard_path(self, layer: str, shard: Shard, suffix: str) -> Path:
-        return self.path / layer / shard.task / f"{shard.index:05d}.{suffix}"
+        start = "" if session is None else f"{session}-"
+        names = [f"workers/{n}" for n in self._place.names("workers") if n.startswith(start)]
+        names.sort(key=self._place.modified)
+        return [json.loads(self._place.read(name)) for name in names]
 
 
-def shards_of(task: str, n_examples: int, shard_size: int) -> list[Shard]:
-    """Return the shards of a task: consecutive ranges of its fixed order.
+def _examples_name(task: str) -> str:
+    return f"examples/{task}.parquet"
 
-    >>> [(s.start, s.stop) for s in shards_of("t", 5, 2)]
-    [(0, 2), (2, 4), (4, 5)]
-    """
-    starts = range(0, n_examples, shard_size)
-    return [
-        Shard(task, index, start, min(start + shard_size, n_examples))
-        for index, start in enumerate(starts)
-    ]
+
+def _shard_name(layer: str, shard: Shard, suffix: str) -> str:
+    return f"{layer}/{shard.task}/{shard.index:05d}.{suffix}"

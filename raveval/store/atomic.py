@@ -9,9 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 
 @contextmanager
 def committed(path: Path) -> Iterator[BinaryIO]:
@@ -38,9 +35,3 @@ def commit(path: Path, content: bytes) -> Path:
     with committed(path) as file:
         file.write(content)
     return path
-
-
-def commit_table(path: Path, table: pa.Table) -> None:
-    """Commit a table as Parquet."""
-    with committed(path) as file:
-        pq.write_table(table, file, compression="zstd")

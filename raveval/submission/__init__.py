@@ -20,6 +20,7 @@ from typing import Any
 from raveval import __version__
 from raveval.config import EngineConfig, RunConfig, engine_options
 from raveval.errors import ConfigError, MismatchError, ResourceError, RunError
+from raveval.store.places import extra_of, is_url
 from raveval.submission.bundle import CONFIG_NAME, Bundle, make_bundle, output_of
 from raveval.submission.server import ConnectionLost, Job, JobServer, Log, lost
 from raveval.tasks import load_task
@@ -236,7 +237,10 @@ def _ended(job: Job, say: Say) -> int:
 def _remarks(bundle: Bundle, environment: Environment, config: RunConfig) -> Iterator[str]:
     """Yield what the cluster must have for the job to work."""
     yield from bundle.remarks
-    yield f"output {bundle.output} has to be on storage that all nodes see under this path"
+    if is_url(bundle.output):
+        yield f"output {bundle.output}: the nodes have to have credentials for it"
+    else:
+        yield f"output {bundle.output} has to be on storage that all nodes see under this path"
     if not any(Path(given).name.startswith("raveval") for given in environment.pip):
         yield (
             f"the nodes have to have {requirement_of(config)} (--pip raveval has Ray install it)"
@@ -261,6 +265,8 @@ def _extras(config: RunConfig) -> str:
             extras.add("hub")
     if config.evaluate.model.demo:
         extras.add("demo")
+    places = (config.run.output, config.run.answers_from or "", config.evaluate.baseline or "")
+    extras.update(extra for place in places if (extra := extra_of(place)) is not None)
     return f"[{','.join(sorted(extras))}]" if extras else ""
 
 

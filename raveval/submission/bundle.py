@@ -4,8 +4,9 @@ Task files, rubric files, data files and modules of one's own in the current dir
 client's, and are uploaded; a file of theirs that does not exist here is taken to be the cluster's
 where its path is absolute, and refused where it is not.
 Models and run directories are never uploaded: they must be absolute paths on storage that all nodes
-see. Below a shared directory, which the client and all nodes see under the same path, everything
-stays in place, and relative paths mean what they mean here.
+see; a run directory may be the URL of an object store, too. Below a shared directory, which the
+client and all nodes see under the same path, everything stays in place, and relative paths mean
+what they mean here.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from raveval import tasks
 from raveval.config import ModelConfig, RunConfig, TaskConfig
 from raveval.errors import ConfigError, DataError
 from raveval.fingerprint import digest
+from raveval.store.places import is_url
 from raveval.strict_yaml import read_yaml
 from raveval.submission.modules import own_packages
 
@@ -149,7 +151,9 @@ class _Packing:
     places: dict[Path, str] = field(default_factory=dict)
 
     def on_cluster(self, key: str, path: str) -> str:
-        """Return a path that is not uploaded as the cluster has to read it."""
+        """Return a path that is not uploaded as the cluster has to read it; a URL as it is."""
+        if is_url(path):
+            return path
         here = _here(path)
         if Path(path).is_absolute() or self._is_shared(here):
             return str(here)

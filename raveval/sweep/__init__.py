@@ -138,10 +138,10 @@ class _Sweep:
         self._watch = Watch()
         self._remarks: list[str] = []
         self._comparisons: Comparisons = {}
-        self._earlier = earlier(directory.path)
+        self._earlier = earlier(config.output)
         self._outcomes = dict(self._earlier)
         section = config.stop_hopeless
-        self._stopping = None if section is None else Stopping(directory.path, section)
+        self._stopping = None if section is None else Stopping(config.output, section)
         self._names = set(self._outcomes)
 
     def carry_on(self) -> SweepResults:
@@ -204,7 +204,7 @@ class _Sweep:
             left,
             parallel=self._config.parallel,
             address=self._cluster(),
-            folder=self._directory.path / "logs",
+            folder=self._config.output / "logs",
             say=self._say,
             why_stop=self._why_stop if self._stopping else None,
         )
@@ -220,7 +220,7 @@ class _Sweep:
         """
         if outcome.state is not State.STOPPED:
             return outcome
-        progress = progress_of(self._directory.path / outcome.checkpoint.name)
+        progress = progress_of(self._config.output / outcome.checkpoint.name)
         if any(each.n_left for each in progress.values()):
             return replace(outcome, progress=progress)
         try:
@@ -279,7 +279,7 @@ class _Sweep:
             return
         self._say(f"one judge grades the answers of {len(waiting)} checkpoints")
         self._cluster()
-        directories = [self._directory.path / outcome.checkpoint.name for outcome in waiting]
+        directories = [self._config.output / outcome.checkpoint.name for outcome in waiting]
         graded = runner.grade(directories, say=self._say)
         for outcome, found in zip(waiting, graded, strict=True):
             if isinstance(found, RavevalError):
@@ -309,6 +309,6 @@ class _Sweep:
         """Write sweep.json and the report of all that is known."""
         outcomes = list(self._outcomes.values())
         remarks = [*self._remarks, *(self._stopping.remarks if self._stopping else ())]
-        results = collect(self._directory.path, outcomes, known=self._comparisons, remarks=remarks)
+        results = collect(self._config.output, outcomes, known=self._comparisons, remarks=remarks)
         write_sweep(results, self._directory.write_text)
         return results

@@ -26,6 +26,7 @@ from raveval.comparison import ALPHA
 from raveval.config import NAME_PATTERN, RunConfig, load_config, model_source
 from raveval.errors import ConfigError, nearest
 from raveval.evaluate import graded, load_protocol
+from raveval.store.places import is_url
 from raveval.strict_yaml import Strict, read_yaml, validate
 from raveval.sweep.checkpoints import Checkpoint, found, in_order, step_of
 from raveval.tasks import load_task
@@ -244,6 +245,11 @@ def load_sweep(source: str | Path | Mapping[str, Any], **overrides: object) -> S
     asked = validate(RunConfig, stand_in, where=base_name)
     if section.stop_hopeless is not None:
         _check_tasks(section.stop_hopeless.tasks or (), asked, where)
+    if is_url(asked.run.output):
+        raise ConfigError(
+            f"{base_name}: run.output: {asked.run.output}: a sweep is written to a folder; runs "
+            "alone are written to object stores"
+        )
     return SweepConfig(
         base={"evaluate": dict(evaluate), "run": dict(run)},
         model=dict(model),

@@ -12,6 +12,7 @@ from raveval import report, run_status
 from raveval.comparison import Difference, Verdict
 from raveval.errors import DataError
 from raveval.store import RunDirectory
+from raveval.store.places import is_url
 from raveval.sweep.checkpoints import Checkpoint, step_of
 from raveval.sweep.outcome import Outcome, Progress, State
 from raveval.sweep.results import SweepResults, progress_of, swept
@@ -46,8 +47,10 @@ def sweep_to_json(results: SweepResults) -> str:
 def is_sweep(directory: str | Path) -> bool:
     """Whether a directory is a sweep's, also where nothing of it is done yet."""
     path = Path(directory)
-    return not (path / "run.json").exists() and (
-        read_content(path) is not None or bool(_begun(path))
+    return (
+        not is_url(str(directory))
+        and not (path / "run.json").exists()
+        and (read_content(path) is not None or bool(_begun(path)))
     )
 
 

@@ -80,7 +80,8 @@ class ShardWorker:
             if not RunDirectory(run.directory).is_session(run.session):
                 raise RunError(
                     f"node {socket.gethostname()} does not see the run directory {run.directory} "
-                    "of its driver; put run.output on storage that all nodes share"
+                    "of its driver; put run.output on storage that all nodes share, a file system "
+                    "or an object store"
                 )
         first = spec.runs[0]
         reports = RunDirectory(first.directory).worker_reports(first.session)

@@ -75,12 +75,11 @@ class Desk:
     async def finish(self, shard: Shard) -> Done:
         """Do what this replica's stage has to do for a shard, unless it is done already."""
         task = self._run.tasks[shard.task]
-        done = self._directory.finished(shard, score_fingerprint=task.score_fingerprint)
-        if done is not None:
-            return _scored(done)  # committed by a process that died before Ray heard of it
-        self._check_session()
-        examples = self._directory.read_examples(shard.task, shard.start, shard.stop)
-        replies, verdicts = stored(self._directory, shard, task)
+        # The run's files may be far away: a thread waits for them, and the engine goes on.
+        found = await asyncio.to_thread(self._found, shard, task)
+        if isinstance(found, Receipt):
+            return _scored(found)
+        examples, replies, verdicts = found
         if replies is None:
             replies = await self._answered(shard, task, examples)
         if task.is_graded:
@@ -92,6 +91,20 @@ class Desk:
             score_shard, self._directory, shard, task, replies, verdicts
         )
         return _scored(receipt)
+
+    def _found(
+        self, shard: Shard, task: TaskSpec
+    ) -> Receipt | tuple[list[Example], Replies | None, Replies | None]:
+        """Return a shard's examples, replies and verdicts; its receipt where it is done.
+
+        It may be: committed by a process that died before Ray heard of it.
+        """
+        done = self._directory.finished(shard, score_fingerprint=task.score_fingerprint)
+        if done is not None:
+            return done
+        self._check_session()
+        examples = self._directory.read_examples(shard.task, shard.start, shard.stop)
+        return examples, *stored(self._directory, shard, task)
 
     async def _answered(self, shard: Shard, task: TaskSpec, examples: Sequence[Example]) -> Replies:
         """Have the candidate answer a shard, and commit that.
@@ -123,23 +136,26 @@ class Desk:
         self, shard: Shard, fingerprint: str, examples: Sequence[Example], ask: _AskSome
     ) -> Replies:
         """Question the engine about a shard, and commit what it says."""
+        attempt = await asyncio.to_thread(self._directory.begin, shard, session=self._run.session)
         with self._clock.running() as cost:
-            answers = await self._answers(shard, examples, ask)
+            answers = await self._answers(shard, attempt, examples, ask)
         made = Replies(
             table=replies_table(examples, answers),
             fingerprint=fingerprint,
             engine=self._engine.describe(),
             engine_seconds=cost.seconds,
         )
-        self._check_session()
-        self._directory.commit_replies(shard, made, stage=self._stage)
+        await asyncio.to_thread(self._commit, shard, made)
         return made
 
+    def _commit(self, shard: Shard, made: Replies) -> None:
+        self._check_session()
+        self._directory.commit_replies(shard, made, stage=self._stage)
+
     async def _answers(
-        self, shard: Shard, examples: Sequence[Example], ask: _AskSome
+        self, shard: Shard, attempt: Attempt, examples: Sequence[Example], ask: _AskSome
     ) -> list[Answers]:
         """Ask all at once; a shard whose process died before is asked alone, one by one."""
-        attempt = self._directory.begin(shard, session=self._run.session)
         if attempt.n_deaths < _DEATHS_BEFORE_ISOLATION:
             async with self._gate.shared():
                 return await self._engine.unless_it_hangs(ask(examples))
@@ -156,9 +172,10 @@ class Desk:
         if n_deaths >= _DEATHS_BEFORE_QUARANTINE:
             message = f"the engine's process died {n_deaths} times with this example alone in it"
             return [(Failure(Status.QUARANTINED, message),)]
-        self._directory.note(shard, replace(attempt, in_flight=example.id))
+        alone = replace(attempt, in_flight=example.id)
+        await asyncio.to_thread(self._directory.note, shard, alone)
         answers = await self._engine.unless_it_hangs(ask([example]))
-        self._directory.note(shard, attempt)
+        await asyncio.to_thread(self._directory.note, shard, attempt)
         return answers
 
     def _check_session(self) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from raveval.store import RunDirectory
+
 if TYPE_CHECKING:
     from tests.end_to_end.direct import Direct
 
@@ -76,7 +78,7 @@ def questions(tmp_path: Path) -> Callable[..., dict[str, str]]:
 
 def numbers(directory: str | Path) -> str:
     """Return results.json without the only two things that may differ: times and seconds."""
-    content = json.loads((Path(directory) / "results.json").read_text())
+    content = json.loads(RunDirectory(directory).read_text("results.json"))
     content.pop("times")
     for task in content["tasks"].values():
         for usage in ("usage", "judge_usage"):

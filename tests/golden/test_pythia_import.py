@@ -80,12 +80,12 @@ def test_models_shots_and_steps_order_a_sweep(runs: list[Imported]) -> None:
     assert {run.results.settings["revision"] for run in runs} == {"step143000"}
     for run in runs:
         shots = {task.num_fewshot for task in run.results.tasks.values()}
-        assert shots == ({5} if "five-shot" in run.directory.name else {0})
-    assert len({run.directory.name for run in runs}) == 32
+        assert shots == ({5} if "five-shot" in Path(run.directory).name else {0})
+    assert len({Path(run.directory).name for run in runs}) == 32
 
 
 def test_a_difference_of_two_is_that_of_their_errors(runs: list[Imported]) -> None:
-    by_name = {run.directory.name: run for run in runs}
+    by_name = {Path(run.directory).name: run for run in runs}
     small = by_name["pythia-70m__zero-shot__70m_step143000"]
     large = by_name["pythia-12b__zero-shot__12b_step143000"]
     comparison = compare([small.directory, large.directory], tasks=["piqa"])

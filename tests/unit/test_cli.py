@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from raveval.cli.app import failures_in_words
 from raveval.cli.flags import parse_arguments, read_columns, read_flags
 from raveval.config import load_config
 from raveval.errors import ConfigError, RunError
+from raveval.store import RunDirectory
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
 
 BASE = {"model": "org/model", "tasks": ["arc_easy"], "output_path": "out"}
@@ -524,6 +526,22 @@ class TestRun:
         shown = invoke("report", output)
         assert shown.exit_code == 0
         assert shown.stdout in scored.stdout
+
+    def test_status_says_whether_a_driver_is_at_work(self, finished, tmp_path):
+        output = tmp_path / "out"
+        shutil.copytree(finished[0], output)
+        (output / "states" / "capitals" / "00001.json").unlink()
+        dead = invoke("status", output).stdout
+        assert "capitals: 2 of 3 shards done" in dead
+        assert "nothing is at work" in dead
+        with RunDirectory(output).held():
+            assert f"at work: process {os.getpid()} on " in invoke("status", output).stdout
+
+    def test_nothing_empty_is_left(self, finished):
+        output, _ = finished
+        assert [
+            each for each in output.rglob("*") if each.is_dir() and not any(each.iterdir())
+        ] == []
 
     def test_a_complete_run_exits_with_0(self, capitals, tmp_path):
         config_file = tmp_path / "run.yaml"

@@ -93,11 +93,22 @@ def test_a_key_may_not_stand_twice(tmp_path: Path) -> None:
         load_config(path)
 
 
-def test_the_output_is_a_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_is_a_path_or_a_url(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/me")
     assert load_config(changed(output="~/runs/x")).run.output == "/home/me/runs/x"
-    with pytest.raises(ConfigError, match=r"run\.output: .*file system"):
-        load_config(changed(output="s3://bucket/x"))
+    assert load_config(changed(output="s3://bucket/x/")).run.output == "s3://bucket/x"
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3://bucket", "s3://bucket//x", "gs://bucket/../x"])
+def test_a_url_names_a_folder_in_a_bucket(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"run\.output: .*not a place in an object store"):
+        load_config(changed(output=url))
+
+
+def test_a_model_is_not_read_from_an_object_store() -> None:
+    for model in ({"path": "s3://bucket/model"}, "gs://bucket/model"):
+        with pytest.raises(ConfigError, match=r"evaluate\.model.*copy it to a file system"):
+            load_config(changed(model=model))
 
 
 def test_yaml_builds_no_objects(tmp_path: Path) -> None:

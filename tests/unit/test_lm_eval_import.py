@@ -328,7 +328,7 @@ class TestFiles:
         (tmp_path / "in" / "other.json").write_text('{"results": "no"}')
         (tmp_path / "in" / "broken.json").write_text("{")
         runs = import_runs([tmp_path / "in"], tmp_path / "runs")
-        assert [run.directory.name for run in runs] == ["org__a", "org__b"]
+        assert [Path(run.directory).name for run in runs] == ["org__a", "org__b"]
         values = [run.results.tasks["t"].metrics["acc,none"].value for run in runs]
         assert values == [0.25, 0.75]
         (tmp_path / "in" / "results_cut.json").write_text("{")

@@ -1,6 +1,8 @@
 """The run directory: what is written is read back, whole or not at all."""
 
+import fcntl
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +133,43 @@ def test_one_driver_at_a_time(tmp_path: Path) -> None:
         pass
     with RunDirectory(tmp_path).held():
         pass
+
+
+def test_who_holds_a_directory_is_seen_without_a_disturbance(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    assert directory.holder() is None
+    assert list(tmp_path.iterdir()) == []
+    with directory.held():
+        assert str(os.getpid()) in str(RunDirectory(tmp_path).holder())
+    assert directory.holder() is None
+
+
+def test_a_driver_that_starts_while_somebody_looks_is_let_in(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    with (tmp_path / ".lock").open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+        threading.Timer(0.1, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
+        with RunDirectory(tmp_path).held():
+            pass
+
+
+def test_only_empty_folders_are_tidied_away(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.begin(SHARD, session="s")
+    directory.tidy()
+    assert list(tmp_path.glob("attempts/*/*.json"))
+    directory.commit_replies(SHARD, Replies(pa.table({"a": [1]}), "f", {}, 0.0), stage=Stage.ANSWER)
+    assert list(tmp_path.glob("attempts/*"))
+    directory.tidy()
+    assert not (tmp_path / "attempts").exists()
+    directory.tidy()
+
+
+def test_copies_are_of_what_is_there(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.write_text("report.md", "# numbers")
+    with directory.copies(("report.md", "results.json")) as (copy,):
+        assert (copy.name, copy.read_text()) == ("report.md", "# numbers")
 
 
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

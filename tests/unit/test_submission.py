@@ -10,7 +10,7 @@ import yaml
 from raveval import __version__, submission
 from raveval.config import RunConfig, load_config
 from raveval.errors import ConfigError, DataError, RavevalError, ResourceError, RunError
-from raveval.submission import Environment, bundle, server
+from raveval.submission import Environment, bundle, requirement_of, server
 from raveval.submission.bundle import CONFIG_NAME, Bundle, make_bundle
 from raveval.submission.server import ConnectionLost, Job, JobServer, Log
 from raveval.tasks import load_task
@@ -149,6 +149,17 @@ def test_what_is_shared_stays_in_place(home: Path) -> None:
     assert packed.files == {}
     assert packed.output == str(home / "runs" / "a")
     assert packed.config["evaluate"]["tasks"] == [{"task": str(home / "mine" / "sums.yaml")}]
+
+
+def test_a_run_in_an_object_store_is_named_as_it_is(home: Path) -> None:
+    url = "s3://bucket/runs/a"
+    packed = make_bundle(run_of(output=url, answers_from="gs://other/b"))
+    assert packed.output == packed.config["run"]["output"] == url
+    assert packed.config["run"]["answers_from"] == "gs://other/b"
+    assert packed.name.startswith("raveval-a-")
+    assert requirement_of(run_of(output=url, answers_from="gs://other/b")) == (
+        f"raveval[gcs,hub,s3,vllm]=={__version__}"
+    )
 
 
 def test_an_absolute_path_that_is_not_here_is_the_clusters(home: Path) -> None:

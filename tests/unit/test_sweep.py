@@ -213,6 +213,12 @@ class TestConfig:
         with pytest.raises(ConfigError, match="holds the answers of one model"):
             load_sweep(asked)
 
+    def test_an_object_store_holds_no_sweep(self, tmp_path: Path) -> None:
+        asked = content(tmp_path)
+        asked["base"]["run"]["output"] = "s3://bucket/sweep"
+        with pytest.raises(ConfigError, match=r"run\.output: s3://bucket/sweep: .*to a folder"):
+            load_sweep(asked)
+
     @pytest.mark.parametrize("name", ["report.md", "notes.txt", "step_1/model.bin"])
     def test_a_directory_of_somebody_else_is_left_alone(self, tmp_path: Path, name: str) -> None:
         write_weights(tmp_path / "training" / "step_1")

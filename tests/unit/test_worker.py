@@ -18,7 +18,7 @@ TASK = TaskSpec("question_answering", TaskSettings(Sampling(8)), ("squad",), "r"
 BATCH: dict[str, Any] = {"run": [0], "task": ["t"], "index": [0], "start": [0], "stop": [2]}
 
 
-def worker(directory: Path, **changes: Any) -> ShardWorker:
+def worker(directory: str | Path, **changes: Any) -> ShardWorker:
     loaded = changes.pop("loaded", None)
     settings: dict[str, Any] = {
         "runs": (RunPart(str(directory), "mine", {"t": TASK}, loaded),),
@@ -69,7 +69,7 @@ def test_an_engine_unlike_the_one_before_is_refused(directory: RunDirectory) -> 
 
 
 def test_a_replica_of_a_driver_that_is_gone_commits_nothing(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    directory: RunDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end(code: int) -> None:
         raise SystemExit(code)
@@ -79,7 +79,7 @@ def test_a_replica_of_a_driver_that_is_gone_commits_nothing(
     monkeypatch.setattr(os, "_exit", end)
     with pytest.raises(SystemExit):
         outcome(replica)
-    assert not list(directory.path.glob("replies/*/*"))
+    assert not list(tmp_path.glob("replies/*/*"))
 
 
 def test_a_full_disk_is_told_in_its_own_words(
