@@ -15,7 +15,17 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from raveval.engines import Capability
-from raveval.types import Answers, Example, Failure, Reply, Request, Sampling, Status
+from raveval.types import (
+    Answers,
+    ChoiceScores,
+    Completion,
+    Example,
+    Failure,
+    Reply,
+    Request,
+    Sampling,
+    Status,
+)
 
 Ask = Callable[[Request], Awaitable[Reply]]
 """Sends a request to a model: the one under evaluation, or the judge where `grade` asks."""
@@ -96,7 +106,7 @@ class EvaluationProtocol(Protocol):
     def score(
         self, example: Example, answers: Answers, settings: TaskSettings
     ) -> tuple[Status, str | None, Record]:
-        """Turn the answers into a status, a message where the example is missing, its columns."""
+        """Turn the answers into a status, a message where one is needed, and columns."""
         ...
 
     def derive(self, records: pa.Table) -> pa.Table:
@@ -135,6 +145,17 @@ def missing(reply: Reply) -> tuple[Status, str | None, Record]:
     if not isinstance(reply, Failure):
         raise TypeError(f"unexpected {type(reply).__name__} in the stored replies")
     return reply.status, reply.message, {}
+
+
+def scored(answers: Answers) -> tuple[Status, str | None]:
+    """Return OK, or TRUNCATED and how many tokens a prompt lost at most."""
+    n_cut = max(
+        (r.n_truncated_tokens for r in answers if isinstance(r, Completion | ChoiceScores)),
+        default=0,
+    )
+    if not n_cut:
+        return Status.OK, None
+    return Status.TRUNCATED, f"{n_cut} tokens were cut off the beginning of the prompt"
 
 
 def schema(columns: tuple[pa.Field, ...]) -> pa.Schema:

@@ -119,12 +119,6 @@ def unjudged(asked: Iterable[Asked[Value]]) -> str:
     return f"no usable verdict in {reasons.total()} attempts ({shown})"
 
 
-def status_of(answers: Answers) -> Status:
-    """Return OK, or TRUNCATED where a prompt lost its beginning."""
-    is_cut = any(isinstance(r, Completion) and r.n_truncated_tokens for r in answers)
-    return Status.TRUNCATED if is_cut else Status.OK
-
-
 def count_attempts(records: pa.Table) -> dict[str, int]:
     """Return how often judges were asked, and how many attempts gave no verdict, by reason.
 

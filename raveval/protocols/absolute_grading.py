@@ -18,14 +18,13 @@ import pyarrow as pa
 
 from raveval.engines import Capability
 from raveval.judging import HIGHEST, LOWEST, Verdict, read_score
-from raveval.protocols import Ask, Record, TaskSettings, missing
+from raveval.protocols import Ask, Record, TaskSettings, missing, scored
 from raveval.protocols._grading import (
     Asked,
     ask_verdict,
     count_attempts,
     failures,
     refusals,
-    status_of,
     unanswered,
     unjudged,
     verdicts,
@@ -33,7 +32,7 @@ from raveval.protocols._grading import (
 from raveval.types import Answers, Completion, Example, Generate, Status
 
 ANSWER_VERSION = 1
-SCORE_VERSION = 1
+SCORE_VERSION = 2
 PREFERS_CHAT = True
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("correlation", "agreement", "rating", "reference_consistency")
@@ -77,7 +76,7 @@ def score(
     asked = list(verdicts(answers, read).values())
     columns = {**_columns(example, asked), "n_attempts": len(answers)}
     if any(each.value is not None for each in asked):
-        return status_of(answers), None, columns
+        return *scored(answers), columns
     failed = [each.failure for each in asked if each.failure is not None]
     if failed:
         return failed[0].status, failed[0].message, columns

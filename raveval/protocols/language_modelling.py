@@ -11,7 +11,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from raveval.engines import Capability
-from raveval.protocols import Ask, Record, TaskSettings, missing
+from raveval.protocols import Ask, Record, TaskSettings, missing, scored
 from raveval.types import (
     Answers,
     ChoiceScores,
@@ -23,7 +23,7 @@ from raveval.types import (
 )
 
 ANSWER_VERSION = 1
-SCORE_VERSION = 1
+SCORE_VERSION = 2
 PREFERS_CHAT = False
 NEEDS = frozenset({Capability.SCORE})
 METRICS = ("perplexity", "entropy")
@@ -79,8 +79,7 @@ def score(
         )
     if isinstance(reply, ChoiceScores):
         return (
-            Status.TRUNCATED if reply.n_truncated_tokens else Status.OK,
-            None,
+            *scored(answers),
             {
                 **sizes,
                 "logprob_nats": reply.logprob_nats[0],

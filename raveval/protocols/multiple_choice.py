@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from raveval.engines import Capability
 from raveval.metrics import accuracy
-from raveval.protocols import Ask, Record, TaskSettings, missing
+from raveval.protocols import Ask, Record, TaskSettings, missing, scored
 from raveval.types import Answers, ChoiceScores, Example, ScoreChoices, Status
 
 ANSWER_VERSION = 1
-SCORE_VERSION = 1
+SCORE_VERSION = 2
 PREFERS_CHAT = False
 NEEDS = frozenset({Capability.SCORE})
 METRICS = ("accuracy",)
@@ -73,8 +73,7 @@ def score(
         "is_greedy": reply.is_greedy,
         "n_context_tokens": reply.n_context_tokens,
     }
-    status = Status.TRUNCATED if reply.n_truncated_tokens else Status.OK
-    return status, None, columns
+    return *scored(answers), columns
 
 
 def derive(records: pa.Table) -> pa.Table:

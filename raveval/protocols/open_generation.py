@@ -32,14 +32,21 @@ from raveval import judging
 from raveval.engines import Capability
 from raveval.judging import HIGHEST, LOWEST
 from raveval.judging.material import grounds_from
-from raveval.protocols import Ask, Record, TaskSettings, absolute_grading, missing, relative_grading
+from raveval.protocols import (
+    Ask,
+    Record,
+    TaskSettings,
+    absolute_grading,
+    missing,
+    relative_grading,
+    scored,
+)
 from raveval.protocols._grading import (
     Asked,
     ask_verdict,
     count_attempts,
     failures,
     refusals,
-    status_of,
     unanswered,
     unjudged,
     verdicts,
@@ -48,7 +55,7 @@ from raveval.types import Answers, Completion, Example, Failure, Generate, Statu
 
 ANSWER_VERSION = 1
 GRADE_VERSION = 1
-SCORE_VERSION = 1
+SCORE_VERSION = 2
 PREFERS_CHAT = True
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("rating",)
@@ -143,7 +150,7 @@ def score(
         "scale_highest": HIGHEST,
     }
     if any(each.value is not None for each in samples):
-        return status_of(answers), None, columns
+        return *scored(answers), columns
     failed = [each.failure for each in samples if each.failure is not None]
     if failed:
         return failed[0].status, f"the judge: {failed[0].message}", columns

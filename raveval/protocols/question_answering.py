@@ -14,11 +14,11 @@ import pyarrow as pa
 
 from raveval.engines import Capability
 from raveval.metrics import squad, squad2
-from raveval.protocols import Ask, Record, TaskSettings, missing
+from raveval.protocols import Ask, Record, TaskSettings, missing, scored
 from raveval.types import Answers, Completion, Example, Generate, Status
 
 ANSWER_VERSION = 1
-SCORE_VERSION = 1
+SCORE_VERSION = 2
 PREFERS_CHAT = False
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("squad",)
@@ -56,12 +56,12 @@ def score(
     # A task that knows of "no answer" is scored by the rules of SQuAD 2, where that is an answer.
     official = squad if settings.no_answer is None else squad2
     found = official.score(prediction, example.references)
-    status = Status.TRUNCATED if reply.n_truncated_tokens else Status.OK
+    status, message = scored(answers)
     if not prediction and not is_no_answer:
-        status = Status.UNPARSED
+        status, message = Status.UNPARSED, "the model answered nothing"
     return (
         status,
-        None if status is not Status.UNPARSED else "the model answered nothing",
+        message,
         {
             "prediction": prediction,
             "references": example.references,

@@ -19,14 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 from raveval.engines import Capability
-from raveval.protocols import Ask, Record, TaskSettings, missing
+from raveval.protocols import Ask, Record, TaskSettings, missing, scored
 from raveval.protocols._grading import (
     Asked,
     ask_verdict,
     count_attempts,
     failures,
     refusals,
-    status_of,
     unanswered,
     unjudged,
     verdicts,
@@ -35,7 +34,7 @@ from raveval.protocols.absolute_grading import read
 from raveval.types import Answers, Example, Generate, Reply, Status
 
 ANSWER_VERSION = 1
-SCORE_VERSION = 1
+SCORE_VERSION = 2
 PREFERS_CHAT = True
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("preference",)
@@ -94,7 +93,7 @@ def score(
         message = f"equal scores in {len(rounds)} of {1 + settings.grading.max_tie_rounds} draws"
         return Status.UNRESOLVED, message, columns
     columns["verdict"] = _verdict(a.value, b.value)
-    return status_of(answers), None, columns
+    return *scored(answers), columns
 
 
 def _is_drawn_again(example: Example, a: Asked[int], b: Asked[int]) -> bool:

@@ -18,13 +18,12 @@ import pyarrow as pa
 
 from raveval.engines import Capability
 from raveval.judging import Verdict, read_choice
-from raveval.protocols import Ask, Record, TaskSettings, missing
+from raveval.protocols import Ask, Record, TaskSettings, missing, scored
 from raveval.protocols._grading import (
     ask_verdict,
     count_attempts,
     failures,
     refusals,
-    status_of,
     unanswered,
     unjudged,
     verdicts,
@@ -32,7 +31,7 @@ from raveval.protocols._grading import (
 from raveval.types import Answers, Completion, Example, Generate, Status
 
 ANSWER_VERSION = 1
-SCORE_VERSION = 1
+SCORE_VERSION = 2
 PREFERS_CHAT = True
 NEEDS = frozenset({Capability.GENERATE})
 METRICS = ("preference",)
@@ -88,7 +87,7 @@ def score(
         "judge_failures": failures((given, swapped)),
     }
     if given.value is not None:
-        return status_of(answers), None, columns
+        return *scored(answers), columns
     if given.failure is not None:
         return given.failure.status, given.failure.message, columns
     return Status.UNJUDGED, unjudged((given,)), columns
