@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
 import raveval
@@ -101,18 +102,28 @@ def metric_table(metrics: Mapping[str, Estimate]) -> Table:
 
 
 def missing_lines(results: Results) -> list[str]:
-    """Return for each task with a remark what became of its examples, then what to do next."""
-    lines = [
-        f"{plain(name)}: {coverage_text(task.coverage)}"
-        for name, task in results.tasks.items()
-        if counts(task.coverage, (*ADVICE, *SCORED_WITH_A_REMARK))
-    ]
+    """Return for each task with a remark what became of its examples, then what to do next.
+
+    Where an engine broke, its own words about the first example stand there too.
+    """
+    lines = []
+    for name, task in results.tasks.items():
+        if counts(task.coverage, (*ADVICE, *SCORED_WITH_A_REMARK)):
+            lines.append(f"{plain(name)}: {coverage_text(task.coverage)}")
+        lines += [f"{plain(name)}: {plain(id)}: {plain(text)}" for id, text in _broken(task)]
     kinds = [
         kind
         for kind in ADVICE
         if any(counts(task.coverage, (kind,)) for task in results.tasks.values())
     ]
     return lines + [f"{kind}: {ADVICE[kind]}" for kind in kinds]
+
+
+def _broken(task: TaskResults) -> Iterator[tuple[str, str]]:
+    """Yield the first example of each kind that an engine broke on, and what it said."""
+    for kind in (Status.FAILED, Status.QUARANTINED):
+        of_kind = (item for item in task.failures.items() if item[1].startswith(f"{kind}: "))
+        yield from islice(of_kind, 1)
 
 
 def source_lines(results: Results) -> Iterator[str]:

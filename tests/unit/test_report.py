@@ -342,6 +342,25 @@ class TestTable:
         assert "raise max_model_len" in text
         assert "wikitext2: 20 of 20" not in text
 
+    def test_says_what_the_engine_said_of_the_first_that_broke(self):
+        task = example_results().tasks["arc_easy"]
+        failures = {
+            "q1": "overlong: needs 5000 tokens",
+            "q2": "failed: ValueError: no such kernel\n  at step 3",
+            "q3": "failed: another",
+            "q4": "quarantined: the engine's process died 2 times",
+        }
+        broken = dataclasses.replace(
+            task,
+            coverage=Coverage({"ok": 96, "overlong": 1, "failed": 2, "quarantined": 1}),
+            failures=failures,
+        )
+        text = printed(example_results(tasks={"t": broken}))
+        assert "t: q2: failed: ValueError: no such kernel   at step 3\n" in text
+        assert "t: q4: quarantined: the engine's process died 2 times\n" in text
+        assert "q1" not in text
+        assert "q3" not in text
+
     def test_says_nothing_where_nothing_is_missing(self):
         complete = {"wikitext2": example_results().tasks["wikitext2"]}
         assert printed(example_results(tasks=complete)).rstrip().endswith("20/20 |")
