@@ -24,11 +24,13 @@ from raveval.comparison import imported
 from raveval.comparison.estimates import differences_of
 from raveval.comparison.paired import holm
 from raveval.comparison.pairing import (
+    WINDOWS,
     OpenRun,
     Paired,
     check_comparable,
     check_finished,
     open_run,
+    other_windows,
     pair,
     read_records,
 )
@@ -109,7 +111,7 @@ def _compared(
     baseline: OpenRun, others: Sequence[OpenRun], task: str, metrics: Sequence[str]
 ) -> Iterator[tuple[OpenRun, _Compared]]:
     """Yield each run with its differences in a task; the baseline's records are read once."""
-    columns = baseline.columns(task) if task in baseline.tasks else []
+    columns = [*baseline.columns(task), *WINDOWS] if task in baseline.tasks else []
     records = None
     for run in others:
         if imported.is_foreign(baseline, run):
@@ -122,7 +124,9 @@ def _compared(
             read_records(run, run.shards(task), columns),
             where=f"{baseline.name} and {run.name}: task {task!r}",
         )
-        yield run, _on_pairs(found, task, run, run.tasks[task]["metrics"], metrics)
+        compared = _on_pairs(found, task, run, run.tasks[task]["metrics"], metrics)
+        remark = other_windows(found)
+        yield run, replace(compared, remarks=() if remark is None else (remark,))
 
 
 def _compared_with_foreign(

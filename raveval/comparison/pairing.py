@@ -33,6 +33,9 @@ _RESCORED = ("protocol", "metrics", "clusters")
 
 _ALWAYS = ("id", "status", "cluster")
 
+WINDOWS = ("n_windows", "window_tokens")
+"""Columns that say how a document was scored: in how many windows, of how many tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
@@ -219,6 +222,22 @@ def pair(a: pa.Table, b: pa.Table, *, where: str) -> Paired:
         n_only_b=int((~in_a & in_b).sum()),
         n_neither=int((~in_a & ~in_b).sum()),
         clusters=_cluster_numbers(a["cluster"]),
+    )
+
+
+def other_windows(found: Paired) -> str | None:
+    """Say that the runs cut documents into other windows, which moves a perplexity by itself."""
+    if not {*WINDOWS} <= {*found.a.column_names} & {*found.b.column_names}:
+        return None
+    (n_a, size_a), (n_b, size_b) = ([each[name] for name in WINDOWS] for each in (found.a, found.b))
+    is_cut = pc.or_(pc.greater(n_a, 1), pc.greater(n_b, 1))
+    n_differing = pc.sum(pc.and_(is_cut, pc.not_equal(size_a, size_b))).as_py()
+    if not n_differing:
+        return None
+    return (
+        f"{n_differing} of {len(found.a)} documents were scored in windows of "
+        f"{pc.max(size_b).as_py()} tokens, the baseline's in windows of {pc.max(size_a).as_py()}: "
+        "a part of the difference may be that of the context; set max_model_len alike"
     )
 
 

@@ -164,6 +164,29 @@ class TestPerplexity:
         assert found(comparison, "word_perplexity").verdict == Verdict.WORSE
         assert "runs count different tokens" in printed(comparison)
 
+    def test_other_windows_are_said(self, two):
+        tokens, sums = self.runs(n=10)
+        settings = {"protocol": "language_modelling", "metrics": ["perplexity"]}
+
+        def run(windows, size):
+            rows = documents(sums[0], tokens)
+            return [
+                {**row, "n_windows": n, "window_tokens": size}
+                for row, n in zip(rows, windows, strict=True)
+            ]
+
+        comparison = two(run([1] * 7 + [3] * 3, 2047), run([1] * 5 + [9] * 5, 511), **settings)
+        assert len(comparison.remarks) == 1
+        said = "5 of 10 documents were scored in windows of 511 tokens, the baseline's in windows"
+        assert said in printed(comparison)
+
+    def test_windows_that_cut_nothing_are_no_matter(self, two):
+        tokens, sums = self.runs(n=10)
+        settings = {"protocol": "language_modelling", "metrics": ["perplexity"]}
+        whole = documents(sums[0], tokens, n_windows=1, window_tokens=2047)
+        other = documents(sums[1], tokens, n_windows=1, window_tokens=511)
+        assert two(whole, other, **settings).remarks == ()
+
     def test_a_document_without_a_number_in_one_run_is_left_out_of_both(self, two):
         tokens, sums = self.runs(n=10)
         sums[1][3] = math.nan
