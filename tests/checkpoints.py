@@ -4,7 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import (
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 CORPUS = [
@@ -33,22 +41,36 @@ def write_checkpoint(
     eos: str | None = "</s>",
     adds_bos: bool = False,
     chat_template: str | None = None,
+    sentencepiece: bool = False,
     config: dict[str, Any] | None = None,
 ) -> Path:
-    """Write a byte-level BPE tokenizer, a configuration and weights that are none."""
+    """Write a BPE tokenizer, a configuration and weights that are none.
+
+    The tokenizer is byte-level, or of SentencePiece's kind: white space is the letter "▁", and one
+    is put in front of every text.
+    """
     special = ["<s>", "</s>", "<|im_start|>", "<|im_end|>"]
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = (
+        pre_tokenizers.Metaspace()
+        if sentencepiece
+        else pre_tokenizers.ByteLevel(add_prefix_space=False)
+    )
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.train_from_iterator(
         CORPUS,
         trainers.BpeTrainer(
             vocab_size=400,
             special_tokens=special,
-            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            initial_alphabet=["▁"] if sentencepiece else pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         ),
     )
+    if sentencepiece:
+        tokenizer.pre_tokenizer = None
+        spaces = [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+        tokenizer.normalizer = normalizers.Sequence(spaces)
+        tokenizer.decoder = decoders.Metaspace()
     if adds_bos:
         tokenizer.post_processor = processors.TemplateProcessing(
             single=f"{bos} $A", special_tokens=[(str(bos), special.index(str(bos)))]

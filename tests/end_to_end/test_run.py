@@ -45,6 +45,9 @@ class TestSameAnswer:
             planned = tasks.load_examples(tasks.load_task(name), tasks.Options(), seed=1234)
             assert task.coverage.n_attempted == len(planned)
             assert task.coverage.n_scored == len(planned)
+        loads = results.times["load_seconds"]
+        assert isinstance(loads, list)
+        assert len(loads) == 1, "three tasks, one replica: the model is loaded once"
 
     def test_a_replica_that_dies_costs_nothing(
         self, config: MakeConfig, questions: MakeQuestions, tmp_path: Path
@@ -73,7 +76,7 @@ class TestResume:
         run_and_kill(killed, tmp_path, after_shards=n_shards // 3)
         before = receipts(tmp_path / "killed")
         assert 0 < len(before) < n_shards
-        raveval.run(killed)
+        raveval.run({**killed, "run": {**killed["run"], "replicas": 3}})
         after = receipts(tmp_path / "killed")
         assert {name: after[name] for name in before} == before
         assert numbers(tmp_path / "killed") == numbers(tmp_path / "quiet")
@@ -142,6 +145,18 @@ class TestResume:
         results = raveval.run(config(tasks=["demo_qa", "demo_choice"]))
         assert set(results.tasks) == {"demo_qa", "demo_choice"}
         assert before.items() <= receipts(tmp_path / "run").items()
+
+    def test_a_new_metric_needs_no_model(self, config: MakeConfig, tmp_path: Path) -> None:
+        task = {"task": "demo_text", "metrics": ["perplexity"]}
+        raveval.run(config(tasks=[task]))
+        files = list((tmp_path / "run" / "replies").rglob("*.parquet"))
+        before = [file.stat().st_mtime_ns for file in files]
+        heard: list[str] = []
+        more = {**task, "metrics": ["perplexity", "entropy"]}
+        found = raveval.run(config(tasks=[more]), say=heard.append).tasks["demo_text"]
+        assert found.metrics["entropy_nats"].value is not None
+        assert not any("replica" in line for line in heard), "a model was loaded for nothing"
+        assert [file.stat().st_mtime_ns for file in files] == before
 
     def test_rescoring_gives_the_same_numbers(self, config: MakeConfig, tmp_path: Path) -> None:
         raveval.run(config(shard_size=6))

@@ -5,11 +5,18 @@ its expectation, five of its standard errors, so that a correct draw fails once 
 """
 
 import math
+import os
+import subprocess
+import time
+from multiprocessing.process import BaseProcess
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from scipy import stats
 
+from raveval.metrics import accuracy, agreement, correlation, entropy, greedy, perplexity, rating
 from raveval.metrics._bootstrap import bootstrapped, count_replicates, percentile95
 
 FEW_ROWS = np.array([3, 0, 1, 7, 2, 11, 1])  # drawn row by row
@@ -96,6 +103,49 @@ def test_the_standard_error_of_a_mean_is_the_analytic_one():
         low, high = percentile95(means)
         assert low == pytest.approx(mean - 1.96 * analytic, abs=0.15 * analytic)
         assert high == pytest.approx(mean + 1.96 * analytic, abs=0.15 * analytic)
+
+
+@pytest.mark.parametrize("metric", [agreement.METRIC, correlation.METRIC, rating.METRIC])
+def test_no_other_process_is_begun(metric: Any, monkeypatch: pytest.MonkeyPatch):
+    """A fork of a process that has threads, as one that talks to Ray has, may never return."""
+
+    def begin(*_: object, **__: object) -> None:
+        raise AssertionError("another process was begun")
+
+    for owner, name in ((os, "fork"), (os, "posix_spawn"), (BaseProcess, "start")):
+        monkeypatch.setattr(owner, name, begin)
+    monkeypatch.setattr(subprocess.Popen, "__init__", begin)
+    rng = np.random.default_rng(4)
+    ratings = rng.integers(1, 6, (200, 3))
+    table = pa.table({"rating": ratings.tolist(), "reference_rating": ratings[:, 0].tolist()})
+    found = metric.compute(metric.update(metric.init(), table))
+    assert any("bootstrap" in (estimate.interval or "") for estimate in found.values())
+
+
+@pytest.mark.parametrize(
+    "metric", [accuracy.METRIC, greedy.METRIC, perplexity.METRIC, entropy.METRIC]
+)
+def test_the_error_of_a_mean_needs_no_replicates(metric: Any):
+    rng = np.random.default_rng(5)
+    n = 100_000
+    two = -rng.random((n, 2))
+    choices = metric is accuracy.METRIC
+    table = pa.table(
+        {
+            "gold": rng.integers(0, 2, n),
+            "is_greedy": rng.random(n) < 0.3,
+            "logprob_nats": two.tolist() if choices else two[:, 0] * 50,
+            "entropy_nats": -two[:, 1] * 50,
+            "n_tokens": (np.ones((n, 2), int) if choices else rng.integers(1, 60, n)).tolist(),
+        }
+    )
+    state = metric.update(metric.init(), table)
+    started = time.process_time()
+    found = metric.compute(state)
+    assert time.process_time() - started < 1
+    intervals = [estimate.interval for estimate in found.values() if estimate.interval]
+    assert intervals
+    assert not any("bootstrap" in interval for interval in intervals)
 
 
 def test_undefined_replicates_are_left_out_of_the_percentiles():

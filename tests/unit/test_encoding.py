@@ -270,6 +270,17 @@ def test_boundary_space_belongs_to_the_continuation(load: Load, adds_bos: bool) 
     assert encoder.tokenizer.decode(row.token_ids[-row.n_scored :]) == " yes"
 
 
+def test_no_lone_space_stands_before_a_continuation(load: Load) -> None:
+    encoder = load(sentencepiece=True)
+    lone = encoder.tokenizer.convert_tokens_to_ids("▁")
+    assert raw(encoder, " yes")[0] == raw(encoder, " no")[0] == lone  # encoded by themselves
+    encoded = choices(encoder, "Answer:", " yes", " no")
+    assert choices(encoder, "Answer: ", "yes", "no") == encoded
+    assert not any(lone in row.token_ids for row in encoded.sequences)
+    firsts = {row.token_ids[-row.n_scored] for row in encoded.sequences}
+    assert len(firsts) == 2, "what all choices begin with tells none from another"
+
+
 def test_unconditional_continuation_keeps_the_boundary_space(load: Load) -> None:
     encoded = choices(load(), "Q? Answer: ", "yes", unconditional_context="Answer: ")
     assert encoded.unconditional is not None

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import math
 
 import pyarrow as pa
@@ -40,6 +41,7 @@ from raveval.types import (
 SETTINGS = TaskSettings(Sampling(16))
 CHOICE = TaskSpec("multiple_choice", SETTINGS, ("accuracy",), "r", "s")
 QUESTION = TaskSpec("question_answering", SETTINGS, ("squad",), "r", "s")
+DOCUMENT = TaskSpec("language_modelling", SETTINGS, ("perplexity",), "r", "s")
 EXAMPLES = [
     Example(id=str(n), prompt=f"q{n}", continuations=(" a", " bb"), gold=n % 2, group="gh"[n % 2])
     for n in range(6)
@@ -161,6 +163,49 @@ def test_records_have_the_schema_of_their_protocol() -> None:
         records = score_examples(EXAMPLES, failures, task)
         assert records.schema == schema(load_protocol(name).COLUMNS)
         assert set(records["message"].to_pylist()) == {"too long"}
+
+
+@pytest.mark.parametrize(
+    ("name", "reply"),
+    [
+        ("multiple_choice", ChoiceScores((-1.0, -2.0), None, (1, 2), (True, False), 7, 20, 5)),
+        ("question_answering", Completion("yes", "stop", 9, 1, 5)),
+        ("language_modelling", ChoiceScores((-1.0,), None, (1,), (True,), 7, 20, 5)),
+    ],
+)
+def test_a_shortened_prompt_is_scored_and_says_by_how_much(
+    name: str, reply: ChoiceScores | Completion
+) -> None:
+    example = dataclasses.replace(EXAMPLES[0], references=("yes",), n_words=1)
+    task = TaskSpec(name, SETTINGS, (), "r", "s")
+    record = score_examples([example], [(reply,)], task)
+    assert record["status"].to_pylist() == ["truncated"]
+    assert record["message"].to_pylist() == [
+        "5 tokens were cut off the beginning of the prompt",
+    ]
+    whole = dataclasses.replace(reply, n_truncated_tokens=0)
+    assert score_examples([example], [(whole,)], task)["status"].to_pylist() == ["ok"]
+
+
+def test_a_document_says_in_which_windows_and_behind_what_it_was_scored() -> None:
+    reply = DocumentScore(-12.0, 20.0, 10, 3, 4, "eos", 13)
+    record = score_examples([Example(id="e")], [(reply,)], DOCUMENT).to_pylist()[0]
+    assert (record["n_windows"], record["window_tokens"]) == (3, 4)
+    assert record["first_token_context"] == "eos"
+
+
+def test_what_is_stored_of_a_text_does_not_grow_with_it() -> None:
+    def stored(n_words: int) -> int:
+        examples = [Example(id="e", text="word " * n_words)]
+        replies = asyncio.run(
+            answer_examples(examples, start(ModelRef(id="scripted"), Options()), DOCUMENT)
+        )
+        records = score_examples(examples, replies, DOCUMENT)
+        states = shard_states(records, ("perplexity", "entropy"), usage_of(replies))
+        assert replies_table(examples, replies)["reply"].to_pylist()[0].count("[") == 0
+        return len(json.dumps(dataclasses.asdict(states)))
+
+    assert stored(100_000) < stored(10) + 500  # some digits more
 
 
 def test_an_empty_answer_is_wrong_and_not_missing() -> None:

@@ -1,15 +1,19 @@
 """What a replica is given of a cluster; where shards run is tested with real Ray, end to end."""
 
+import threading
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from raveval import pipeline
 from raveval.engines import http, scripted, transformers, vllm
 from raveval.errors import ResourceError
 from raveval.pipeline import Placement, _devices, _resources, _room
+from raveval.store import RunDirectory
 from raveval.types import ModelRef
-from raveval.worker import WorkerSpec
+from raveval.worker import RunPart, WorkerSpec
 
 CPUS_ALONE = ({"CPU": 8.0}, {"CPU": 4.0})
 WITH_GPUS = ({"CPU": 8.0, "GPU": 4.0}, {"CPU": 4.0})
@@ -65,6 +69,33 @@ def test_nodes_that_will_come_are_waited_for() -> None:
     placement = Placement(3, None, 1.0, 8, 8, None, autoscaling=True)
     found = _resources(placement, CPUS_ALONE, devices_per_replica=1)
     assert found == {"num_cpus": 1, "num_gpus": 1}
+
+
+def test_waiting_for_room_is_said_until_a_replica_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "_SECONDS_BETWEEN_SIGNS", 0.01)
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 3.0})
+    directory = RunDirectory(tmp_path)
+    run = RunPart(str(tmp_path), "session", {}, None)
+    spec = WorkerSpec((run,), "scripted", None, ModelRef(id="m"), deadline_seconds=1.0)
+    said: list[str] = []
+    heard = threading.Event()
+
+    def say(line: str) -> None:
+        said.append(line)
+        heard.set()
+
+    with pipeline._told_while_waiting(spec, {"num_cpus": 1.0, "num_gpus": 2.0}, say):
+        assert heard.wait(20)
+        directory.report_worker("session", {"load_seconds": 1.0})
+        (watch,) = [each for each in threading.enumerate() if each.name == "raveval-waiting"]
+        watch.join(20)
+        assert not watch.is_alive()
+    assert said[0].endswith(
+        "none has a place yet (1 CPUs and 2 GPUs each; of the cluster's 4 and 0, 3 and 0 are free)"
+    )
 
 
 def test_a_cluster_is_told_how_many_of_its_nodes_have_room() -> None:

@@ -1,15 +1,18 @@
 """What is refused before anything is loaded, and what a plan says."""
 
 import json
+import platform
 from pathlib import Path
 from typing import Any
 
+import pyarrow
 import pytest
 
 from raveval.config import load_config
 from raveval.errors import ConfigError, DataError, MismatchError, ModelError, Refused, ResourceError
 from raveval.fingerprint import checkpoint_digest
-from raveval.plan import Plan, make_plan
+from raveval.passes import task_spec
+from raveval.plan import Plan, make_plan, manifest_of
 from tests.checkpoints import write_checkpoint, write_weights
 
 
@@ -30,6 +33,22 @@ def test_a_plan_writes_nothing(tmp_path: Path) -> None:
     lines = plan(tmp_path).lines()
     assert any("demo_choice: 28 examples, multiple_choice, 0-shot" in line for line in lines)
     assert not list(tmp_path.iterdir())
+
+
+def test_run_json_says_by_what_it_was_planned(tmp_path: Path) -> None:
+    environment = manifest_of(plan(tmp_path), None, started="now")["environment"]
+    assert environment["python"] == platform.python_version()
+    assert environment["packages"]["pyarrow"] == pyarrow.__version__
+    assert {"ray", "transformers", "tokenizers"} <= environment["packages"].keys()
+
+
+def test_settings_of_any_kind_survive_run_json(tmp_path: Path) -> None:
+    sampling = {"max_output_tokens": 7, "stop": ["\n", "Q:"], "temperature": 0.5}
+    planned = plan(tmp_path, tasks=["demo_grading", {"task": "demo_qa", "sampling": sampling}])
+    for task in planned.tasks:
+        stored = json.loads(json.dumps(task.manifest(32)))
+        assert task_spec(stored).settings == task.settings
+    assert planned.tasks[1].settings.sampling.stop == ("\n", "Q:")
 
 
 def test_order_is_fixed_and_not_that_of_the_file(tmp_path: Path) -> None:
@@ -76,6 +95,22 @@ def test_is_refused(
 ) -> None:
     with pytest.raises(error, match=message):
         plan(tmp_path, **change)
+
+
+def test_prompts_that_may_be_cut_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"question": "Why? " * 99, "answers": ["x"]}))
+    body = (
+        "protocol: question_answering\nsource: {path: rows.jsonl}\nreferences: answers\n"
+        'prompt: "{{ question }}Answer:"\n'
+    )
+    engine = {"name": "scripted", "max_model_len": 80}
+    (tmp_path / "long.yaml").write_text(body)
+    with pytest.raises(ConfigError, match="1 of 1 examples do not fit"):
+        plan(tmp_path, engine=engine, tasks=[str(tmp_path / "long.yaml")])
+    (tmp_path / "long.yaml").write_text(body + "may_truncate: true\n")
+    (task,) = plan(tmp_path, engine=engine, tasks=[str(tmp_path / "long.yaml")]).tasks
+    assert task.settings.may_truncate
+    assert task.n_overlong == 1
 
 
 def test_chat_needs_a_template(tmp_path: Path) -> None:

@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
+from raveval.errors import DataError
 from raveval.evaluate import Stage
-from raveval.reduce import _failures, _load_seconds
+from raveval.reduce import _failures, _load_seconds, reduce_task
 from raveval.store import Receipt, RunDirectory, shards_of
 from tests.run_directories import choice, write_run
 
@@ -24,6 +27,22 @@ def test_the_first_of_each_kind_is_named_however_late_it_comes(tmp_path: Path):
     assert list(found) == [*(f"q{i:03}" for i in range(20)), "q040"]
     assert found["q000"] == "failed: broke"
     assert found["q040"] == "overlong: too long"
+
+
+def test_a_run_without_one_of_its_shards_has_no_numbers(tmp_path: Path):
+    write_run(tmp_path, {"t": [choice(f"q{i}", True) for i in range(20)]}, unfinished={1})
+    directory = RunDirectory(tmp_path)
+    with pytest.raises(DataError, match="shard 1 of task 't' is not done"):
+        reduce_task(directory, "t", directory.manifest()["tasks"]["t"])
+
+
+@pytest.mark.parametrize("ids", [["q0", "q1", "q1"], ["q0", "q1", "q7"]])
+def test_a_lost_doubled_or_foreign_row_is_seen(tmp_path: Path, ids: list[str]):
+    write_run(tmp_path, {"t": [choice(f"q{i}", True) for i in range(3)]})
+    entry = RunDirectory(tmp_path).manifest()["tasks"]["t"]
+    write_run(tmp_path, {"t": [choice(id, True) for id in ids]})
+    with pytest.raises(DataError, match="a row was lost or doubled"):
+        reduce_task(RunDirectory(tmp_path), "t", entry)
 
 
 def test_nothing_is_named_where_nothing_is_missing(tmp_path: Path):

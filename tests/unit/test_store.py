@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,6 +109,21 @@ def test_a_death_is_counted_only_under_a_living_driver(tmp_path: Path) -> None:
     assert died.n_deaths == 1
     directory.note(SHARD, Attempt("two", 1, in_flight="x"))
     assert directory.begin(SHARD, session="two") == Attempt("two", 2, None, {"x": 1})
+
+
+def test_what_is_done_is_known_without_reading_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.commit_scores(RECEIPT, pa.table({"id": ["a"] * 2}))
+
+    def read(*_: object, **__: object) -> None:
+        raise AssertionError("rows were read")
+
+    for name in ("read_table", "ParquetFile", "read_schema"):
+        monkeypatch.setattr(pq, name, read)
+    assert directory.finished(SHARD, score_fingerprint="score") == RECEIPT
+    assert directory.finished(SHARD, score_fingerprint="another") is None
 
 
 def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

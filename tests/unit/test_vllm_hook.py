@@ -354,6 +354,28 @@ def test_sums_are_the_same_bits_however_rows_are_grouped():
         assert torch.equal(sum(parts), whole)
 
 
+def test_few_rows_of_logits_are_held_at_a_time():
+    prompts = [Prompt("long", [i % VOCABULARY for i in range(5000)], 0), Prompt("b", [1, 2, 3], 0)]
+    asked = []
+
+    def compute(hidden):
+        asked.append(len(hidden))
+        return logits(hidden)
+
+    tallies, offset, step = [], 0, _vllm_sums.Step()
+    for prompt in prompts:
+        n = len(prompt.token_ids)
+        tallies.append(_vllm_sums.Tally.begin(_vllm_sums.ask(prompt.start)))
+        step.add(tallies[-1], range(n), n, offset)
+        offset += n
+    targets = torch.tensor([token for p in prompts for token in p.token_ids[1:]])
+    step.run(compute, torch.cat([prompt.hidden for prompt in prompts]), targets)
+    assert sum(asked) == 4999 + 2
+    assert max(asked) <= _vllm_sums.ROWS["cpu"]
+    sums = [tally.sums for tally in tallies if tally.sums is not None]
+    assert [int(each[2]) for each in sums] == [4999, 2]
+
+
 def test_linear_layers_never_see_a_single_row():
     seen = []
 

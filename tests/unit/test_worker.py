@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from raveval.engines import scripted
 from raveval.engines.scripted import Options
+from raveval.errors import RunError
 from raveval.evaluate import TaskSpec
+from raveval.pipeline import _error
 from raveval.protocols import TaskSettings
 from raveval.store import RunDirectory
 from raveval.types import Example, ModelRef, Sampling
@@ -59,6 +62,26 @@ def test_a_node_that_does_not_see_the_run_is_told(tmp_path: Path) -> None:
     assert found["error_kind"] == "RunError"
     assert "does not see the run directory" in found["error"]
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_start_that_breaks_is_told_in_the_engines_words(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_started = 0
+
+    def broken(model: ModelRef, options: Options) -> Any:
+        nonlocal n_started
+        n_started += 1
+        raise RuntimeError("CUDA out of memory: tried to allocate 20 GiB")
+
+    monkeypatch.setattr(scripted, "start", broken)
+    replica = worker(directory.path)
+    found = outcome(replica)
+    assert "RuntimeError: CUDA out of memory: tried to allocate 20 GiB" in found["error"]
+    assert "in broken" in found["error"], "the place is told as well"
+    assert isinstance(_error(found["error_kind"], found["error"]), RunError)
+    assert outcome(replica)["error"].splitlines()[-1] == found["error"].splitlines()[-1]
+    assert n_started == 1, "the next call is told the same, and starts nothing anew"
 
 
 def test_an_engine_unlike_the_one_before_is_refused(directory: RunDirectory) -> None:
