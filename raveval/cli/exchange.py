@@ -105,10 +105,17 @@ def _import(
         ),
     ],
 ) -> None:
-    """Turn results of lm-eval into run directories, for `raveval report` and `raveval compare`."""
-    from raveval.lm_eval.importing import import_runs
+    """Turn results of lm-eval into run directories, for `raveval report` and `raveval compare`.
 
-    _show_imported(import_runs(files, output_path, say=say))
+    Several of them, such as the checkpoints of a training run, get a report together as well.
+    """
+    from raveval.lm_eval.importing import import_runs
+    from raveval.sweep import report_imported
+
+    imported = import_runs(files, output_path, say=say)
+    _show_imported(imported)
+    for folder in report_imported(imported):
+        print(f"report:  {folder / 'report.html'}")
 
 
 def _show_imported(imported: Sequence[Imported]) -> None:

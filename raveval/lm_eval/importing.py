@@ -55,6 +55,7 @@ class Imported:
 
     directory: str
     results: Results
+    file: Path
 
 
 def import_runs(
@@ -66,7 +67,7 @@ def import_runs(
         paths: results files, samples files that belong to the only one of them, or folders that
             hold any number of both.
         output_path: the run directory, or the folder of the run directories where there are several
-            results files.
+            results files; with a folder for each series of them (`_series`).
         say: hears of tasks whose samples could not be used.
 
     Raises:
@@ -76,15 +77,55 @@ def import_runs(
     files = reading.find(paths)
     if len(files) == 1:
         return [import_run(files[0], output_path, say=say)]
-    names = _names([file.path for file in files])
-    return [
-        import_run(file, f"{output_path}/{name}", say=say)
-        for file, name in zip(files, names, strict=True)
-    ]
+    folders = _series(files)
+    places: dict[Path, str] = {}
+    for folder in dict.fromkeys(folders):
+        own = [file.path for file, each in zip(files, folders, strict=True) if each == folder]
+        parent = "/".join(filter(None, (str(output_path).rstrip("/"), folder)))
+        places |= {path: f"{parent}/{name}" for path, name in zip(own, _names(own), strict=True)}
+    return [import_run(file, places[file.path], say=say) for file in files]
+
+
+def _series(files: Sequence[ResultsFile]) -> list[str]:
+    """Return for each results file the folder of those that it can be compared with.
+
+    Prompts with other numbers of shots are kept apart, and so are models of which there are several
+    checkpoints. Where all belong together the folder is "", which is no other.
+    """
+    shots, models = [_shots(file) for file in files], [_without_step(file) for file in files]
+    checkpoints = {(file.model.name, file.model.revision) for file in files}
+    has_checkpoints = len(checkpoints) > len(set(models))
+    parts: list[list[str]] = [[] for _ in files]
+    if has_checkpoints and len(set(models)) > 1:
+        for part, model in zip(parts, models, strict=True):
+            part.append(model_folder(model))
+    if len(set(shots)) > 1:
+        for part, words in zip(parts, shots, strict=True):
+            part.append(words)
+    return ["__".join(part) for part in parts]
+
+
+def _shots(file: ResultsFile) -> str:
+    """Return how many shots a file's prompts had, as the name of a folder."""
+    known = {file.num_fewshot(task) for task in _own_tasks(file)}
+    if len(known) > 1:
+        return "mixed-shot"
+    shots = known.pop() if known else None
+    return "unknown-shot" if shots is None else f"{shots}-shot"
+
+
+def _without_step(file: ResultsFile) -> str:
+    """Return the name of the model that a file's checkpoint is of."""
+    model = file.model
+    if model.revision is not None or model.step is None:
+        return model.name
+    return re.sub(r"\d+", "N", model.name)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Return a folder name for each results file: what tells its path from the others'.
+
+    That is a folder where one is enough, else the file's name, else all from the first difference.
 
     >>> _names([Path("out/a__m/results_1.json"), Path("out/b__m/results_2.json")])
     ['a__m', 'b__m']
@@ -92,13 +133,14 @@ def _names(paths: Sequence[Path]) -> list[str]:
     ['m__zero__70m', 'm__five__70m', 'n__zero__160m']
     """
     parts = [path.with_suffix("").parts for path in paths]
+    if len(paths) > 1 and len({len(each) for each in parts}) == 1:
+        for column in zip(*parts, strict=True):
+            found = [model_folder(part) for part in column]
+            if len(set(found)) == len(found):
+                return found
     shared = 0
     while all(len(each) > shared + 1 for each in parts) and len({p[shared] for p in parts}) == 1:
         shared += 1
-    folders = [model_folder("/".join(each[shared:-1])) for each in parts]
-    are_dated = all(each[-1].startswith("results") for each in parts)
-    if are_dated and all(folders) and len(set(folders)) == len(folders):
-        return folders
     return [model_folder("/".join(each[shared:])) for each in parts]
 
 
@@ -122,7 +164,7 @@ def import_run(file: ResultsFile, output: str | Path, *, say: Say = lambda _: No
         directory.write_manifest(_manifest(file, results, entries))
         directory.write_text("results.json", report.to_json(results))
         directory.write_text("report.md", report.to_markdown(results))
-    return Imported(directory.path, results)
+    return Imported(directory.path, results, file.path)
 
 
 def _check_free(directory: RunDirectory, file: ResultsFile) -> None:
@@ -143,8 +185,12 @@ def _check_free(directory: RunDirectory, file: ResultsFile) -> None:
 
 
 def _own_tasks(file: ResultsFile) -> list[str]:
-    """Return what becomes a task: not the groups that raveval itself wrote as subtasks."""
-    return [name for name in file.tasks if "group" not in file.ours(name) and file.metrics(name)]
+    """Return what becomes a task: not the groups that raveval itself wrote as subtasks.
+
+    They are sorted unless raveval wrote them: old files have them in no order.
+    """
+    names = file.tasks if RAVEVAL in file.content else sorted(file.tasks)
+    return [name for name in names if "group" not in file.ours(name) and file.metrics(name)]
 
 
 def _task(

@@ -182,6 +182,16 @@ def p_text(p: float | None) -> str:
     return "" if p is None else f"{p:.2g}"
 
 
+def test_kind(differences: Sequence[Difference]) -> str:
+    """Return what kind of test differences rest on: paired by example or not."""
+    kinds = {d.is_unpaired for d in differences if d.test is not None}
+    words = {
+        frozenset({True}): "an unpaired test",
+        frozenset({True, False}): "a test, some unpaired,",
+    }
+    return words.get(frozenset(kinds), "a paired test")
+
+
 def _test_text(d: Difference) -> str:
     if d.test == "cluster-t":
         return f"t, {d.n_units} clusters"

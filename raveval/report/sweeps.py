@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from raveval.report.checkpoints import checkpoint_table
-from raveval.report.differences import difference_rows
+from raveval.report.differences import difference_rows, test_kind
 from raveval.report.numbers import plain
 from raveval.report.render import escaped, markdown_table, print_cells, print_line
 from raveval.report.tables import Column, Table, coverage_text
@@ -33,7 +33,8 @@ def print_sweep(results: SweepResults, console: Console) -> None:
     """Print the table of checkpoints, what failed, and the changes from one to the next."""
     print_cells(sweep_table(results), console)
     if results.from_previous:
-        print_line(console, f"{FROM_PREVIOUS} (paired, p adjusted by Holm's method):")
+        how = f"{test_kind(results.from_previous)}, p adjusted by Holm's method"
+        print_line(console, f"{FROM_PREVIOUS} ({how}):")
         print_cells(change_table(results.from_previous), console)
     for line in (*best_lines(results), *missing_lines(results), *remark_lines(results)):
         print_line(console, line)

@@ -42,6 +42,7 @@ from raveval.sweep.files import (
     write_sweep,
 )
 from raveval.sweep.hopeless import Stopping
+from raveval.sweep.imported import report_imported
 from raveval.sweep.outcome import Outcome, State, anew
 from raveval.sweep.results import (
     Comparisons,
@@ -61,6 +62,7 @@ __all__ = [
     "is_sweep",
     "load_sweep",
     "load_sweep_results",
+    "report_imported",
     "sweep",
     "sweep_status",
     "sweep_to_json",

@@ -19,6 +19,8 @@ _BEFORE_ITS_WORD = re.compile(
 )
 _ALONE = re.compile(rf"(?<![A-Za-z0-9.]){_COUNT}(?![A-Za-z0-9])")
 _NUMBER = re.compile(r"(?P<number>\d+)(?P<unit>)(?!\d|[bB](?![A-Za-z]))")
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(?P<number>\d+(?:\.\d+)?)(?P<unit>[mMbB])(?![A-Za-z0-9])")
+_SIZES = {"m": 1e6, "b": 1e9}
 _FACTORS = {"k": 1_000, "K": 1_000, "M": 1_000_000}
 
 
@@ -48,9 +50,9 @@ class Checkpoint:
         return path is not None and not Path(path).expanduser().is_dir()
 
     @property
-    def rank(self) -> tuple[bool, int, str]:
-        """Its place among others: by step, those without one last, and then by name."""
-        return self.step is None, self.step or 0, self.name
+    def rank(self) -> tuple[bool, int, float, str]:
+        """Its place among others: by step, those without one last, by size, and by name."""
+        return self.step is None, self.step or 0, size_of(self.name), self.name
 
 
 def found(pattern: str) -> list[Checkpoint]:
@@ -77,6 +79,16 @@ def step_of(name: str) -> int | None:
             return _steps(match)
     numbers = list(_ALONE.finditer(name)) or list(_NUMBER.finditer(name))
     return _steps(numbers[-1]) if numbers else None
+
+
+def size_of(name: str) -> float:
+    """Return the parameters of a model as its name says them; 0 where it does not.
+
+    >>> [size_of(n) for n in ("pythia-70m__step143000", "pythia-1.4b-deduped", "step_10k")]
+    [70000000.0, 1400000000.0, 0.0]
+    """
+    match = _SIZE.search(name)
+    return float(match["number"]) * _SIZES[match["unit"].lower()] if match else 0.0
 
 
 def _steps(match: re.Match[str]) -> int:

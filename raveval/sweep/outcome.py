@@ -20,6 +20,7 @@ class State(StrEnum):
     DONE = "done"  # answered, and graded where a judge is needed
     UNCHANGED = "unchanged"  # done by an earlier sweep; nothing was to do
     KEPT = "kept"  # done by an earlier sweep; its weights are gone, or are not asked for now
+    IMPORTED = "imported"  # another tool evaluated it; the numbers are those of its file
     ANSWERED = "answered"  # waits for the judge
     STOPPED = "stopped"  # ended early, on purpose: it was shown to be worse than the best
     FAILED = "failed"
@@ -33,7 +34,7 @@ class State(StrEnum):
     @property
     def is_done(self) -> bool:
         """Whether there are numbers of all that was asked."""
-        return self in (State.DONE, State.UNCHANGED, State.KEPT)
+        return self in (State.DONE, State.UNCHANGED, State.KEPT, State.IMPORTED)
 
     @property
     def is_answered(self) -> bool:

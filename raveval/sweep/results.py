@@ -102,7 +102,8 @@ def collect(
     known = {} if known is None else known
     ordered = sorted(outcomes, key=lambda outcome: outcome.checkpoint.rank)
     checkpoints = tuple(swept(output, outcome) for outcome in ordered)
-    said = [*remarks, *same_steps([(each.name, each.step) for each in checkpoints])]
+    of_ours = [each for each in checkpoints if each.state is not State.IMPORTED]
+    said = [*remarks, *same_steps([(each.name, each.step) for each in of_ours])]
     done = [each for each in checkpoints if each.results is not None]
     tasks = dict.fromkeys(name for each in done if each.results for name in each.results.tasks)
     previous, against_best = list[Pair](), list[Pair]()

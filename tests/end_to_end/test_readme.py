@@ -28,6 +28,7 @@ from raveval.config import EngineConfig, engine_options, load_config
 from raveval.submission.bundle import make_bundle
 from raveval.sweep import load_sweep
 from raveval.tasks import load_task
+from tests import lm_eval_files
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -293,6 +294,11 @@ COMMANDS: Mapping[tuple[str, str], Run | Checked] = {
     ("lm-eval's files, and trackers", "raveval compare runs/first runs/theirs"): Run(
         "demo_choice", EXPORTED
     ),
+    (
+        "lm-eval's files, and trackers",
+        "raveval import checkpoint_results --output-path runs/training",
+    ): Run("runs/training/report.html", leaves="runs/training/report.html"),
+    ("lm-eval's files, and trackers", "raveval report runs/training"): Run("step2000"),
     ("Developing", "make check"): Checked(ITSELF, is_a_target),
     ("Developing", "make test"): Checked(ITSELF, is_a_target),
 }
@@ -546,6 +552,10 @@ def furnish(world: Path) -> None:
         world / "pairs.jsonl",
         [{"score_a": a, "score_b": b, "winner": w, "source": "chat"} for a, b, w in pairs],
     )
+    for step, p in ((1000, 0.25), (2000, 0.75)):
+        config = {"model": "hf", "model_args": f"pretrained=org/model,revision=step{step}"}
+        folder = world / "checkpoint_results" / f"step{step}"
+        lm_eval_files.write(folder, {"t": lm_eval_files.proportion("acc", p, 9)}, config=config)
     from tests.unit.test_catalog import GRADED
 
     (world / "vicuna_eval.json").write_text(json.dumps([GRADED]))

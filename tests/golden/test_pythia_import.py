@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+import raveval
+from raveval.cli import app
 from raveval.comparison import compare
 from raveval.lm_eval.importing import Imported, import_runs
+from raveval.sweep import State
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +84,16 @@ def test_models_shots_and_steps_order_a_sweep(runs: list[Imported]) -> None:
     assert {run.results.settings["revision"] for run in runs} == {"step143000"}
     for run in runs:
         shots = {task.num_fewshot for task in run.results.tasks.values()}
-        assert shots == ({5} if "five-shot" in Path(run.directory).name else {0})
-    assert len({Path(run.directory).name for run in runs}) == 32
+        assert shots == ({5} if Path(run.directory).parent.name == "5-shot" else {0})
+    assert len({run.directory for run in runs}) == 32
+    names = {Path(run.directory).name for run in runs}
+    assert len(names) == 16
+    assert "pythia-1b-bf16" in names
 
 
 def test_a_difference_of_two_is_that_of_their_errors(runs: list[Imported]) -> None:
-    by_name = {Path(run.directory).name: run for run in runs}
-    small = by_name["pythia-70m__zero-shot__70m_step143000"]
-    large = by_name["pythia-12b__zero-shot__12b_step143000"]
+    by_name = {(Path(run.directory).parent.name, Path(run.directory).name): run for run in runs}
+    small, large = by_name["0-shot", "pythia-70m"], by_name["0-shot", "pythia-12b"]
     comparison = compare([small.directory, large.directory], tasks=["piqa"])
     d = next(each for each in comparison.differences if each.metric == "acc")
     a, b = (run.results.tasks["piqa"].metrics["acc"] for run in (small, large))
@@ -96,3 +102,36 @@ def test_a_difference_of_two_is_that_of_their_errors(runs: list[Imported]) -> No
     assert (d.baseline, d.value, d.difference) == (a.value, b.value, b.value - a.value)
     assert d.stderr == math.hypot(a.stderr or 0, b.stderr or 0)
     assert (d.test, d.interval, d.verdict) == ("unpaired-z", "unpaired-wald95", "better")
+
+
+def test_several_are_drawn_together(shared_data: Path, tmp_path: Path) -> None:
+    models = ("pythia-12b", "pythia-70m", "pythia-1.4b")
+    folders = [str(shared_data / "pythia_evals" / name / "five-shot") for name in models]
+    shown = CliRunner().invoke(app, ["import", *folders, "-o", str(tmp_path)])
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.splitlines()[-1] == f"report:  {tmp_path / 'report.html'}"
+    found = raveval.load_sweep_results(tmp_path)
+    assert [each.name for each in found.checkpoints] == ["pythia-70m", "pythia-1.4b", "pythia-12b"]
+    assert {each.state for each in found.checkpoints} == {State.IMPORTED}
+    assert found.is_complete
+    assert not found.from_previous, "no step tells them apart"
+    assert not found.remarks
+    assert found.best["arc_easy"] == ("pythia-12b",)
+    assert {(d.test, d.interval) for d in found.from_best} == {("unpaired-z", "unpaired-wald95")}
+    tested = [d for d in found.from_best if d.p is not None]
+    assert len(tested) == 130
+    assert all(d.p_holm is not None and d.p is not None and d.p_holm >= d.p for d in tested)
+    d = next(d for d in tested if (d.task, d.run) == ("arc_easy", "pythia-70m"))
+    numbers = {
+        each.name: each.results.tasks["arc_easy"] for each in found.checkpoints if each.results
+    }
+    small, large = (numbers[name].metrics["acc"] for name in ("pythia-70m", "pythia-12b"))
+    assert (d.baseline, d.value) == (large.value, small.value)
+    assert d.verdict == "worse"
+    page = (tmp_path / "report.html").read_text()
+    assert "could not be drawn" not in page
+    assert "training step 143000" in page
+    assert "by an unpaired test" in page
+    assert "Drawn are the 40 with the smallest p of 130." in page
+    assert "53 more figures" in page
+    assert "| arc_easy | acc |" in (tmp_path / "report.md").read_text()

@@ -18,6 +18,7 @@ from raveval.lm_eval.importing import import_runs
 from raveval.metrics import _intervals as intervals
 from raveval.run_status import status
 from raveval.store import RunDirectory
+from raveval.sweep import load_sweep_results, report_imported
 from raveval.types import Estimate, Results, Shard
 from tests import lm_eval_files as files
 
@@ -334,6 +335,52 @@ class TestFiles:
         (tmp_path / "in" / "results_cut.json").write_text("{")
         with pytest.raises(DataError, match=r"results_cut\.json: cannot be read"):
             import_runs([tmp_path / "in"], tmp_path / "more")
+
+    def test_checkpoints_of_a_training_run_are_a_sweep(self, tmp_path):
+        for step, p in ((1000, 0.25), (2000, 0.5), (10_000, 0.75)):
+            config = {"model": "hf", "model_args": f"pretrained=org/model,revision=step{step}"}
+            results = {"t": files.proportion("acc", p, 101)}
+            files.write(tmp_path / "in" / f"step{step}", results, config=config)
+        imported = import_runs([tmp_path / "in"], tmp_path / "runs")
+        assert report_imported(imported) == [tmp_path / "runs"]
+        found = load_sweep_results(tmp_path / "runs")
+        assert [(each.name, each.step) for each in found.checkpoints] == [
+            ("step1000", 1000),
+            ("step2000", 2000),
+            ("step10000", 10_000),
+        ]
+        assert [d.run for d in found.from_previous] == ["step2000", "step10000"]
+        first = found.from_previous[0]
+        assert (first.metric, first.difference, first.test) == ("acc", 0.25, "unpaired-z")
+        assert dict(found.best) == {"t": ("step10000",)}
+        page = (tmp_path / "runs" / "report.html").read_text()
+        assert "Curves over 3 steps. acc,none: from 25.0 % to 75.0 %" in page
+        assert "training steps 1000 to 10000" in page
+
+    def test_series_that_cannot_be_compared_are_kept_apart(self, tmp_path):
+        for model in ("a", "b"):
+            for step in (10, 20):
+                for shots in (0, 5):
+                    arguments = f"pretrained=ckpts/{model}/step_{step}"
+                    files.write(
+                        tmp_path / "in" / f"{model}{step}_{shots}",
+                        {"t": files.proportion("acc", 0.5, 101)},
+                        num_fewshot=shots,
+                        config={"model": "hf", "model_args": arguments},
+                        model_name=f"ckpts/{model}/step_{step}",
+                    )
+        runs = import_runs([tmp_path / "in"], tmp_path / "runs")
+        folders = {Path(run.directory).parent.name for run in runs}
+        assert folders == {
+            f"ckpts__{model}__step_N__{shots}-shot" for model in ("a", "b") for shots in (0, 5)
+        }
+        names = [
+            Path(run.directory).name
+            for run in runs
+            if Path(run.directory).parent.name in min(folders)
+        ]
+        assert names == ["a10_0", "a20_0"]
+        assert len(report_imported(runs)) == 4
 
     def test_samples_of_another_date_are_not_taken(self, tmp_path):
         samples = choices(8)

@@ -64,5 +64,5 @@ def few(parts: Iterable[str], most: int = 12) -> str:
 
 
 def unit_label(unit: str) -> str:
-    """Return how an axis of this unit is labelled."""
-    return "%" if unit == "fraction" else plain(unit)
+    """Return how an axis of this unit is labelled; not at all where it is not known."""
+    return {"fraction": "%", "unknown": ""}.get(unit, plain(unit))

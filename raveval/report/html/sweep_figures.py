@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from raveval.report.checkpoints import trajectories
-from raveval.report.differences import difference_text, p_text
+from raveval.report.checkpoints import Trajectory, first_trajectories, trajectories
+from raveval.report.differences import difference_text, p_text, test_kind
 from raveval.report.html.canvas import Ink
-from raveval.report.html.drawings import axis_of, drawn, few, forest_alt, unit_label
+from raveval.report.html.drawings import (
+    axis_of,
+    drawn,
+    few,
+    forest_alt,
+    interval_row,
+    unit_label,
+)
 from raveval.report.html.figures import (
     Axis,
     IntervalRow,
@@ -26,12 +34,20 @@ if TYPE_CHECKING:
     from raveval.comparison import Difference
 
 
-DIFFERENCE_NOTE = (
-    "Point: difference from the baseline, or ratio to it. Bar: 95 % interval. Green: better, red: "
-    "worse, by a paired test at 5 %. p: Holm's, adjusted for the family of tests; in brackets: "
-    "unadjusted."
-)
+MOST_DIFFERENCES = 40
+"""Rows of a figure that one still looks through."""
+
 CURVE_NOTE = "Line: value. Band: 95 % interval of each value by itself."
+FOREST_NOTE = "Point: value. Bar: 95 % interval of each value by itself."
+
+
+def difference_note(differences: Sequence[Difference]) -> str:
+    """Return how to read figures of these differences."""
+    return (
+        "Point: difference from the baseline, or ratio to it. Bar: 95 % interval. Green: better, "
+        f"red: worse, by {test_kind(differences)} at 5 %. p: Holm's, adjusted for the family of "
+        "tests; in brackets: unadjusted."
+    )
 
 
 def difference_figures(
@@ -44,10 +60,17 @@ def difference_figures(
         label: names each of them, such as by its task or its run.
     """
     by_unit: dict[tuple[str, bool], list[Difference]] = {}
-    for difference in differences:
+    for difference in most_telling(differences):
         kind = difference.unit, difference.ratio is not None
         by_unit.setdefault(kind, []).append(difference)
     return [_difference_figure(*kind, each, label) for kind, each in by_unit.items()]
+
+
+def most_telling(differences: Sequence[Difference]) -> Sequence[Difference]:
+    """Return the differences that a figure has room for, in order: the smallest p-values."""
+    ranked = sorted(differences, key=lambda d: math.inf if d.p is None else d.p)
+    shown = set(map(id, ranked[:MOST_DIFFERENCES]))
+    return [d for d in differences if id(d) in shown]
 
 
 def _difference_figure(
@@ -107,6 +130,44 @@ def curve_figures(
     ]
 
 
+def checkpoint_figures(checkpoints: Mapping[str, Results]) -> list[Figure]:
+    """Return forest plots of each task over checkpoints that no training step tells apart.
+
+    Numbers that have a better direction come first.
+
+    Args:
+        checkpoints: results by name, in order.
+    """
+    figures = []
+    paths = first_trajectories(list(checkpoints.values()))
+    for path in sorted(paths, key=lambda path: not _has_direction(path)):
+        known = {
+            name: estimate
+            for name, estimate in zip(checkpoints, path.estimates, strict=True)
+            if estimate is not None and estimate.value is not None
+        }
+        if known:
+            title = plain(f"{path.task}: {path.metric}")
+            rows = [interval_row(plain(name), each) for name, each in known.items()]
+            axis = _for_shape(axis_of(list(known.values()), label=_unit(known.values())))
+            draw = partial(intervals, rows, axis)
+            figures.append(drawn(draw, title, forest_alt(title, rows), ""))
+    return figures
+
+
+def _has_direction(path: Trajectory) -> bool:
+    return any(each is not None and each.higher_is_better is not None for each in path.estimates)
+
+
+def _unit(estimates: Collection[Estimate]) -> str:
+    return unit_label(next(iter(estimates)).unit)
+
+
+def _for_shape(axis: Axis) -> Axis:
+    """Return an axis as wide as its values: differences are looked at, not distances from 0."""
+    return axis if axis.limits is None else Axis(axis.label, axis.scale)
+
+
 def curve_figure(
     title: str,
     steps: Sequence[float],
@@ -128,8 +189,7 @@ def curve_figure(
     ]
     known = [e for estimates in series.values() for e in estimates if e is not None]
     axis = axis_of(known, label=unit_label(known[0].unit)) if known else Axis("")
-    if axis.limits is not None:
-        axis = Axis(axis.label, axis.scale)  # a curve is looked at for its shape
+    axis = _for_shape(axis)
     ends = (
         f"{plain(name)}: {_first_and_last(estimates)}"
         for name, estimates in series.items()

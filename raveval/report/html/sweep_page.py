@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import raveval
-from raveval.report.html.page import Block, Figures, Fold, Lines, Note, Page, Section
+from raveval.report.html.page import Block, Figure, Figures, Fold, Lines, Note, Page, Section
 from raveval.report.html.sweep_figures import (
     CURVE_NOTE,
-    DIFFERENCE_NOTE,
+    FOREST_NOTE,
+    MOST_DIFFERENCES,
+    checkpoint_figures,
     curve_figures,
     difference_figures,
+    difference_note,
 )
 from raveval.report.numbers import UNDEFINED, plain
 from raveval.report.sweeps import (
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from raveval.sweep import SweepResults
 
 
+_MOST_FIGURES = 12
+
 COST_NOTE = (
     "Tokens and engine seconds are those of the model and of a judge together. A judge grades all "
     "checkpoints at once, after their own processes."
@@ -49,10 +54,11 @@ def sweep_page(results: SweepResults) -> Page:
     waiting = [plain(each.name) for each in results.checkpoints if each.state == "answered"]
     if waiting:
         verdict += f"; waiting for the judge: {', '.join(waiting)}"
-    steps = [each.step for each in results.checkpoints if each.step is not None]
+    steps = sorted({each.step for each in results.checkpoints if each.step is not None})
     facts = [f"raveval {raveval.__version__}"]
     if steps:
-        facts.insert(0, f"training steps {min(steps)} to {max(steps)}")
+        span = f"s {steps[0]} to {steps[-1]}" if len(steps) > 1 else f" {steps[0]}"
+        facts.insert(0, f"training step{span}")
     return Page("Sweep", facts, verdict, results.is_carried_out, list(_sections(results)))
 
 
@@ -71,18 +77,33 @@ def _sections(results: SweepResults) -> Iterator[Section]:
 
 def _result_blocks(results: SweepResults) -> Iterator[Block]:
     stepped = [each for each in results.checkpoints if each.step is not None]
-    if len(stepped) > 1:
+    if len({each.step for each in stepped}) > 1:
         steps = [float(each.step or 0) for each in stepped]
-        yield Figures(curve_figures(steps, [each.results for each in stepped]))
+        yield from _few_open(curve_figures(steps, [each.results for each in stepped]))
         yield Note(CURVE_NOTE)
+    else:
+        done = {each.name: each.results for each in results.checkpoints if each.results}
+        if len(done) > 1:
+            yield from _few_open(checkpoint_figures(done))
+            yield Note(FOREST_NOTE)
     yield sweep_table(results)
+
+
+def _few_open(figures: Sequence[Figure]) -> Iterator[Block]:
+    """Yield the first figures, and the others for whoever wants them."""
+    yield Figures(figures[:_MOST_FIGURES])
+    rest = figures[_MOST_FIGURES:]
+    if rest:
+        yield Fold(f"{len(rest)} more figures", [Figures(rest)])
 
 
 def _change_blocks(differences: tuple[Difference, ...]) -> Iterator[Block]:
     several = len({d.task for d in differences}) > 1
     figures = difference_figures(differences, lambda d: f"{d.task}: {d.run}" if several else d.run)
     yield Figures(figures)
-    yield Note(DIFFERENCE_NOTE)
+    yield Note(difference_note(differences))
+    if len(differences) > MOST_DIFFERENCES:
+        yield Note(f"Drawn are the {MOST_DIFFERENCES} with the smallest p of {len(differences)}.")
     yield Fold("All of them as a table", [change_table(differences)])
 
 
