@@ -1,4 +1,8 @@
-"""A sweep that ends hopeless checkpoints: who is ended, what is said, and how it goes on."""
+"""A sweep that ends hopeless checkpoints: who is ended, what is said, and how it goes on.
+
+It takes its time: five runs one after the other, most of them in a process of their own, since what
+is tested is what becomes of a process that is ended and of a run that goes on.
+"""
 
 import json
 from collections.abc import Callable
