@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
-import importlib.util
 import json
 import os
 import shutil
-import sys
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from raveval.engines._vllm_backends import Backend, InProcess, OwnProcess, words
+from raveval.engines._vllm_imports import check_torchvision, narrow_kernel_search
 from raveval.errors import ModelError, ResourceError, RunError
 from raveval.types import ModelRef
 
@@ -87,29 +87,6 @@ class EngineLog:
         return "; ".join(list(found)[:3]) or None
 
 
-_UNSEARCHABLE = "llvmlite.binding.ffi"
-
-
-def check_torchvision() -> None:
-    """Refuse a torchvision that cannot be imported.
-
-    vLLM for CPUs pulls in builds of it that do not match its torch; transformers imports it where
-    it is there, and everything then fails with a message about an operator.
-
-    Raises:
-        ModelError: with what to do.
-    """
-    if importlib.util.find_spec("torchvision") is None:
-        return
-    try:
-        importlib.import_module("torchvision")
-    except Exception as exc:
-        raise ModelError(
-            f"no model can be loaded: the installed torchvision does not fit the installed torch "
-            f"({words(exc)}). It is not needed: pip uninstall torchvision torchaudio torchcodec"
-        ) from exc
-
-
 def n_threads() -> int:
     """Return how many threads the engine gets: OMP_NUM_THREADS, else the CPUs we may use."""
     with contextlib.suppress(ValueError, KeyError):
@@ -163,7 +140,7 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
         if mode == "auto":
             mode = "in_process" if on_cpu and options.tensor_parallel_size == 1 else "async"
         if on_cpu:
-            _hide_llvmlite()
+            narrow_kernel_search()
             n = max(n_threads() // options.tensor_parallel_size, 1)  # a process each
             os.environ["OMP_NUM_THREADS"] = str(n)
             importlib.import_module("torch").set_num_threads(n)
@@ -177,30 +154,6 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
         return Launched(_run(config, mode), config, mode)
 
 
-def _hide_llvmlite() -> None:
-    """Let vLLM start where numba is loaded already.
-
-    On CPUs vLLM looks for its kernels among the attributes of all loaded modules, and one of
-    llvmlite's, which answers any name with a function, breaks the search.
-    """
-    with contextlib.suppress(ImportError, AttributeError):
-        dispatcher: Any = importlib.import_module("vllm.triton_utils.dispatcher")
-        rebind = dispatcher._rebind_kernels
-        if getattr(rebind, "hides_llvmlite", False):
-            return
-
-        def rebind_without(overrides: Any) -> None:
-            hidden = sys.modules.pop(_UNSEARCHABLE, None)
-            try:
-                rebind(overrides)
-            finally:
-                if hidden is not None:
-                    sys.modules[_UNSEARCHABLE] = hidden
-
-        rebind_without.hides_llvmlite = True  # type: ignore[attr-defined]
-        dispatcher._rebind_kernels = rebind_without
-
-
 def _on_cpu() -> bool:
     on_cpu: bool = importlib.import_module("vllm.platforms").current_platform.is_cpu()
     return on_cpu
@@ -209,6 +162,7 @@ def _on_cpu() -> bool:
 def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
     """Return vLLM's configuration, with the model's own config read and checked."""
     from vllm.engine.arg_utils import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
 
     on_cpu = _on_cpu()
     eager = on_cpu if options.enforce_eager is None else options.enforce_eager
@@ -235,7 +189,7 @@ def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
             disable_log_stats=True,
             use_tqdm_on_load=False,
             **device,
-        ).create_engine_config()
+        ).create_engine_config(UsageContext.LLM_CLASS)  # the limits of a batch, not of a server
     except (ValueError, OSError, RuntimeError, NotImplementedError, ImportError) as exc:
         raise ModelError(f"model {model.name}: vLLM cannot run it: {_reasons(exc)}") from exc
     if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
@@ -285,6 +239,8 @@ def _run(config: Any, mode: str) -> Backend:
         if mode == "in_process":
             from vllm.v1.engine.llm_engine import LLMEngine
 
+            gc.collect()
+            gc.freeze()  # as vLLM itself does a little later, and takes back when it is closed
             return InProcess(LLMEngine.from_vllm_config(config, disable_log_stats=True))
         logs = config.logging_config
         log = EngineLog(logs.log_level)

@@ -110,10 +110,12 @@ def start(model: ModelRef, options: Options) -> Engine:
         ResourceError: it does not fit the memory.
         RunError: the engine did not start; the message holds its own last words.
     """
-    encodes = encoder(model, options)
     from raveval.engines import _vllm_start
+    from raveval.engines._vllm_imports import few_collections
 
-    launched = _vllm_start.launch(model, options, max_model_len=encodes.max_model_len)
+    with few_collections():
+        encodes = encoder(model, options)
+        launched = _vllm_start.launch(model, options, max_model_len=encodes.max_model_len)
     try:
         return VllmEngine(launched.backend, encodes, launched.config, options, launched.mode)
     except (EngineDied, RequestFailed) as exc:

@@ -457,7 +457,8 @@ def test_sampled_text_is_the_same_where_its_prompt_takes_several_steps(engine, a
     # part, and on CPUs it could not take back the random number spent on it.
     requests = [generate(articles[i % 4][:1200], 6, seed=i) for i in range(16)]
     requests = [replace(r, prompt=f"{i}. {r.prompt}") for i, r in enumerate(requests)]
-    assert sum(engine._encoder.size(request) for request in requests) > 2 * 2048
+    step = engine._config.scheduler_config.max_num_batched_tokens
+    assert sum(engine._encoder.size(request) for request in requests) > step
     assert ask(engine, *requests) == one_by_one(engine, requests)
 
 

@@ -161,7 +161,7 @@ def test_a_broken_torchvision_is_named_with_its_cure(tmp_path):
     (tmp_path / "torchvision.py").write_text(
         'raise RuntimeError("operator torchvision::nms does not exist")'
     )
-    script = "from raveval.engines import _vllm_start; _vllm_start.check_torchvision()"
+    script = "from raveval.engines import _vllm_imports; _vllm_imports.check_torchvision()"
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
