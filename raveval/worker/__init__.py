@@ -1,8 +1,8 @@
 """A replica: one loaded engine that answers or grades, scores and commits shards; without Ray.
 
 What a shard goes through stands in `desk`. A replica serves one run, or several: a judge that
-grades the answers of many checkpoints is loaded once. An engine that hangs is ended like one that
-died (`watch`).
+grades the answers of many checkpoints is loaded once. One whose engine is unlike the others' is
+refused (`canary`). An engine that hangs is ended like one that died (`watch`).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from raveval.evaluate import Stage, TaskSpec, load_protocol
 from raveval.fingerprint import first_difference
 from raveval.store import RunDirectory
 from raveval.types import ModelRef, Shard
+from raveval.worker import canary
 from raveval.worker.desk import Desk, Done, RunPart
 from raveval.worker.turns import Gate, SharedClock
 from raveval.worker.watch import Watched
@@ -61,6 +62,7 @@ class ShardWorker:
             engine = Watched(self._start(), spec.deadline_seconds)
             report = {
                 "loaded": engine.describe(),
+                "canary": canary.ask(engine),
                 "load_seconds": time.monotonic() - started,
                 "stage": str(spec.stage),
                 "node": socket.gethostname(),
@@ -68,6 +70,8 @@ class ShardWorker:
             }
             for run in spec.runs:
                 RunDirectory(run.directory).report_worker(run.session, report)
+            # Only now: of replicas that start at the same time the later ones see the others.
+            self._check_alike(report)
             gate, clock = Gate(), SharedClock()
             self._desks = [Desk(run, spec.stage, engine, gate, clock) for run in spec.runs]
         except Exception as exc:  # noqa: BLE001 - told by the first call
@@ -107,13 +111,26 @@ class ShardWorker:
             expected = run.loaded or (reports[0]["loaded"] if reports else None)
             difference = first_difference(expected, engine.describe()) if expected else None
             if difference is not None:
-                key, old, new = difference
-                raise MismatchError(
-                    f"{run.directory}: the replies that are there were made with {key} {old!r}, "
-                    f"this replica ({socket.gethostname()}) has {new!r}. Choose another output, or "
-                    "replicas that are alike"
-                )
+                raise _unlike(run, *difference)
         return engine
+
+    def _check_alike(self, report: Mapping[str, Any]) -> None:
+        """Refuse an engine that answers otherwise than those of the other replicas do."""
+        first = self._spec.runs[0]
+        for other in RunDirectory(first.directory).worker_reports(first.session):
+            difference = first_difference(other["loaded"], report["loaded"])
+            if difference is not None:
+                raise _unlike(first, *difference)
+            words = canary.disagreement(
+                report["canary"], other["canary"], dtype=report["loaded"].get("dtype")
+            )
+            if words is not None:
+                raise MismatchError(
+                    f"{first.directory}: this replica ({report['node']}, process "
+                    f"{report['process']}) is unlike the one on {other['node']}, process "
+                    f"{other['process']}: {words}. Do all nodes see the same checkpoint, and the "
+                    "same versions of what reads it?"
+                )
 
     def _needs(self, task: TaskSpec) -> frozenset[Capability]:
         if self._spec.stage is Stage.GRADE:
@@ -141,6 +158,13 @@ class ShardWorker:
             yield _outcome(error=_words(exc, where), error_kind=type(exc).__name__)
             return
         yield _outcome(done)
+
+
+def _unlike(run: RunPart, key: str, old: object, new: object) -> MismatchError:
+    return MismatchError(
+        f"{run.directory}: the replies that are there were made with {key} {old!r}, this replica "
+        f"({socket.gethostname()}) has {new!r}. Choose another output, or replicas that are alike"
+    )
 
 
 def _outcome(done: Done = _NOTHING, *, error: str = "", error_kind: str = "") -> _Outcome:

@@ -2,20 +2,23 @@
 
 import asyncio
 import os
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from raveval.engines import scripted
-from raveval.engines.scripted import Options
+from raveval.engines import Capability, EngineDied, scripted
+from raveval.engines.scripted import Options, default_reply
 from raveval.errors import RunError
 from raveval.evaluate import TaskSpec
 from raveval.pipeline import _error
 from raveval.protocols import TaskSettings
 from raveval.store import RunDirectory
-from raveval.types import Example, ModelRef, Sampling
-from raveval.worker import RunPart, ShardWorker, WorkerSpec
+from raveval.types import ChoiceScores, Example, Failure, ModelRef, Reply, Request, Sampling, Status
+from raveval.worker import RunPart, ShardWorker, WorkerSpec, canary
+from raveval.worker.watch import Watched
 
 TASK = TaskSpec("question_answering", TaskSettings(Sampling(8)), ("squad",), "r", "s")
 BATCH: dict[str, Any] = {"run": [0], "task": ["t"], "index": [0], "start": [0], "stop": [2]}
@@ -89,6 +92,109 @@ def test_an_engine_unlike_the_one_before_is_refused(directory: RunDirectory) -> 
     found = outcome(worker(directory.path, options=Options(seed=9)))
     assert found["error_kind"] == "MismatchError"
     assert "seed 0, this replica" in found["error"]
+
+
+_drift: dict[str, Any] = {"nats": 0.0, "n_more": 0, "refuses": False}
+
+
+def drifting(request: Request) -> Reply:
+    """Say of itself what it always says, and answer by `_drift`."""
+    reply = default_reply(request)
+    if _drift["refuses"]:
+        return Failure(Status.INVALID, "no chat template")
+    if isinstance(reply, ChoiceScores):
+        moved = tuple(nats + _drift["nats"] for nats in reply.logprob_nats)
+        n = reply.n_prompt_tokens + _drift["n_more"]
+        return replace(reply, logprob_nats=moved, n_prompt_tokens=n)
+    return reply
+
+
+DRIFTING = Options(script="tests.unit.test_worker:drifting")
+
+
+@pytest.mark.parametrize(
+    ("drift", "said"),
+    [
+        ({"nats": -0.5}, r"log-likelihood of \d+ tokens is -\d+\.\d+ nats, there it is -"),
+        ({"n_more": 1}, r"n_prompt_tokens is \d+, there it is \d+"),
+        ({"refuses": True}, "refused is invalid, there it is None"),
+    ],
+)
+@pytest.mark.parametrize("at_once", [False, True])
+def test_a_replica_that_answers_unlike_the_others_is_refused(
+    directory: RunDirectory,
+    monkeypatch: pytest.MonkeyPatch,
+    drift: dict[str, Any],
+    said: str,
+    at_once: bool,
+) -> None:
+    assert not outcome(worker(directory.path, options=DRIFTING))["error"]
+    for key, value in drift.items():
+        monkeypatch.setitem(_drift, key, value)
+    if at_once:  # the other one's report is not there yet when this one begins to load
+        monkeypatch.setattr(ShardWorker, "_start", _start_alone)
+    found = outcome(worker(directory.path, options=DRIFTING))
+    assert found["error_kind"] == "MismatchError"
+    assert "asked in plain text" in found["error"]
+    assert re.search(said, found["error"])
+
+
+def _start_alone(self: ShardWorker) -> Any:
+    return scripted.start(self._spec.model, self._spec.options)
+
+
+def test_replicas_that_start_at_once_are_compared_by_what_they_say_of_themselves_too(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ShardWorker, "_start", _start_alone)
+    assert not outcome(worker(directory.path))["error"]
+    found = outcome(worker(directory.path, options=Options(seed=9)))
+    assert found["error_kind"] == "MismatchError"
+    assert "seed 0, this replica" in found["error"]
+
+
+def test_replicas_may_differ_by_what_their_dtype_leaves_open(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not outcome(worker(directory.path, options=DRIFTING))["error"]
+    monkeypatch.setitem(_drift, "nats", 0.1)  # over some twenty tokens; nothing says float32
+    assert not outcome(worker(directory.path, options=DRIFTING))["error"]
+    first, second = (report["canary"] for report in directory.worker_reports("mine"))
+    assert canary.disagreement(second, first, dtype="bfloat16") is None
+    assert canary.disagreement(first, first, dtype="float32") is None
+    words = canary.disagreement(second, first, dtype="float32")
+    assert words is not None
+    assert "are allowed" in words
+
+
+class Broken:
+    """An engine that answers its first question with its death, or never."""
+
+    def __init__(self, *capabilities: Capability, dies: bool) -> None:
+        self.capabilities = frozenset(capabilities)
+        self._dies = dies
+
+    async def reply(self, request: Request) -> Reply:
+        if self._dies:
+            raise EngineDied("killed by signal 9")
+        await asyncio.sleep(60)
+        raise AssertionError
+
+    def describe(self) -> dict[str, str | int | None]:
+        return {}
+
+    async def close(self) -> None:
+        return
+
+
+@pytest.mark.parametrize(("dies", "said"), [(True, "killed by signal 9"), (False, "no reply for")])
+def test_an_engine_that_breaks_on_its_first_question_is_told(dies: bool, said: str) -> None:
+    with pytest.raises(RunError, match=f"did not survive its first question: {said}"):
+        canary.ask(Watched(Broken(Capability.SCORE, dies=dies), 0.1))
+
+
+def test_an_engine_that_cannot_score_is_not_asked() -> None:
+    assert canary.ask(Watched(Broken(Capability.GENERATE, dies=True), 0.1)) == {}
 
 
 def test_a_replica_of_a_driver_that_is_gone_commits_nothing(
