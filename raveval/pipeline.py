@@ -190,7 +190,7 @@ def _connect(address: str | None) -> None:
     """Connect to the cluster at an address; without one start a Ray of our own.
 
     Raises:
-        ResourceError: there is no cluster at the address.
+        ResourceError: there is no cluster at the address, or none starts here.
     """
     import ray
 
@@ -202,10 +202,9 @@ def _connect(address: str | None) -> None:
         with _native_messages_held_back():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
         _keep_token_private()
-    except (ValueError, ConnectionError, RuntimeError) as exc:
-        raise ResourceError(
-            f"run.address: no Ray cluster at {address or 'this machine'}: {exc}"
-        ) from exc
+    except Exception as exc:  # of any kind: a machine that is too busy is a bare one
+        what = f"run.address: no Ray cluster at {address}" if address else "Ray does not start here"
+        raise ResourceError(f"{what}: {exc}") from exc
 
 
 def _keep_token_private() -> None:

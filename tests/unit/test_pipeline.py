@@ -89,13 +89,28 @@ def test_waiting_for_room_is_said_until_a_replica_is_there(
 
     with pipeline._told_while_waiting(spec, {"num_cpus": 1.0, "num_gpus": 2.0}, say):
         assert heard.wait(20)
-        directory.report_worker("session", {"load_seconds": 1.0})
         (watch,) = [each for each in threading.enumerate() if each.name == "raveval-waiting"]
+        directory.report_worker("session", {"load_seconds": 1.0})
         watch.join(20)
         assert not watch.is_alive()
     assert said[0].endswith(
         "none has a place yet (1 CPUs and 2 GPUs each; of the cluster's 4 and 0, 3 and 0 are free)"
     )
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [(None, "Ray does not start here: "), ("auto", "run.address: no Ray cluster at auto: ")],
+)
+def test_a_ray_that_does_not_start_is_no_bug(
+    address: str | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def init(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(ResourceError, match=f"^{said}The current node timed out"):
+        pipeline._connect(address)
 
 
 def test_a_cluster_is_told_how_many_of_its_nodes_have_room() -> None:
