@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from raveval.report.numbers import plain
 from raveval.report.tables import (
     ADVICE,
+    INTERVALS_COVER,
     Table,
     counts,
     coverage_text,
@@ -96,6 +97,7 @@ def to_markdown(results: Results) -> str:
     sections = [
         escaped(header_line(results)),
         markdown_table(result_table(results)),
+        f"Intervals are {INTERVALS_COVER}.",
         *_coverage_section(results),
         *_group_sections(results),
         "## Cost\n\n" + markdown_table(usage_table(results)),

@@ -49,6 +49,8 @@ ADVICE: Mapping[Status, str] = {
 }
 """What to do about examples that are missing, by kind."""
 
+INTERVALS_COVER = "over other examples like these, not over seeds"
+
 SCORED_WITH_A_REMARK: Mapping[Status, str] = {
     Status.UNPARSED: "without a usable answer (scored as incorrect)",
     Status.TRUNCATED: "scored on a shortened prompt",

@@ -432,6 +432,11 @@ class TestMarkdown:
         assert "| all | 1007 | 22 | 4.5 |" in text
         assert "- started: 2026-01-01" in text
 
+    def test_says_what_intervals_are_over(self):
+        said = "over other examples like these, not over seeds"
+        assert said in report.to_markdown(example_results())
+        assert said in report.to_html(example_results())
+
     def test_shows_only_the_first_failures(self):
         task = example_results().tasks["wikitext2"]
         failures = {f"id{i}": "failed: x" for i in range(9)}

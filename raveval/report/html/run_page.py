@@ -23,6 +23,7 @@ from raveval.report.numbers import plain
 from raveval.report.render import markdown_table
 from raveval.report.tables import (
     ADVICE,
+    INTERVALS_COVER,
     SCORED_WITH_A_REMARK,
     Column,
     Table,
@@ -39,7 +40,7 @@ from raveval.report.tables import (
 )
 from raveval.types import Results
 
-INTERVAL_NOTE = "Point: value. Bar: 95 % interval."
+INTERVAL_NOTE = f"Point: value. Bar: 95 % interval, {INTERVALS_COVER}."
 HEAT_NOTE = (
     "Cells: examples with both values. Beside and above: each by itself. Framed: equal values."
 )
