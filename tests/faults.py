@@ -535,11 +535,7 @@ FAULTS = (
     Fault(
         *("I", 61, "lm-eval#2089"),
         "an interval over examples is read as one over seeds",
-        cannot_happen=(
-            "It is a misreading: raveval/metrics/_intervals.py says that intervals are over other "
-            "examples like these, and not over the model's own randomness."
-        ),
-        left_open="The report itself names the method and not what it covers.",
+        ("unit/test_report.py::TestMarkdown::test_says_what_intervals_are_over",),
     ),
     Fault(
         *("J", 62, "lm-eval#4063, lm-eval#2715"),
@@ -627,8 +623,8 @@ FAULTS = (
         "published scores cannot be had again, and nothing says by what they were made",
         (
             "unit/test_plan.py::test_run_json_says_by_what_it_was_planned",
-            "end_to_end/test_vllm_engine.py"
-            "::test_the_engine_in_its_own_process_gives_the_same_and_dies_loudly",
+            "unit/test_torch_model.py::test_says_what_moves_numbers",
+            "end_to_end/test_run.py::TestOtherRun::test_replicas_unlike_those_before_are_refused",
         ),
         left_open="The kind of GPU is not stated, nor packages of replicas beside their engine's.",
     ),
