@@ -152,7 +152,7 @@ class _Sweep:
         todo = self._new()
         asked_for = {checkpoint.name for checkpoint, _ in todo}
         for name in self._earlier.keys() - asked_for:
-            self._note(self._earlier[name])
+            self._note(self._earlier[name], says_seconds=False)
         while True:
             if todo or self._waiting():
                 self._evaluate(todo)
@@ -241,18 +241,20 @@ class _Sweep:
 
     def _is_settled_already(self, checkpoint: Checkpoint, config: RunConfig) -> bool:
         """Note a checkpoint of which nothing is to do, because it is done or because it cannot."""
-        if checkpoint.is_gone and checkpoint.name in self._earlier:
-            left = self._earlier[checkpoint.name]
-            self._note(kept(checkpoint) if left.state is State.KEPT else left)
+        left = self._earlier.get(checkpoint.name)
+        if checkpoint.is_gone and left is not None:
+            stands = kept(checkpoint, left.seconds) if left.state is State.KEPT else left
+            self._note(stands, says_seconds=False)
             return True
         try:
             if self._stays_stopped(checkpoint, config):
-                self._note(self._earlier[checkpoint.name])
+                self._note(self._earlier[checkpoint.name], says_seconds=False)
                 self._say(f"{checkpoint.name}: without stop_hopeless, the sweep finishes it")
                 return True
             if not runner.is_done(config):
                 return False
-            self._note(Outcome(checkpoint, State.UNCHANGED))
+            seconds = 0.0 if left is None else left.seconds
+            self._note(Outcome(checkpoint, State.UNCHANGED, seconds=seconds), says_seconds=False)
         except MismatchError as exc:
             self._note(Outcome(checkpoint, State.FAILED, anew(str(exc), config.run.output)))
         except RavevalError:
@@ -290,7 +292,7 @@ class _Sweep:
                 self._note(replace(outcome, state=State.DONE), says_seconds=False)
 
     def _note(self, outcome: Outcome, *, says_seconds: bool = True) -> None:
-        """Keep what became of a checkpoint, and say it; the seconds are its process's own."""
+        """Keep what became of a checkpoint, and say it; seconds of this sweep are its process's."""
         self._outcomes[outcome.checkpoint.name] = outcome
         took = f" in {outcome.seconds:.0f} s" if outcome.seconds and says_seconds else ""
         why = f": {outcome.message}" if outcome.message else ""

@@ -90,24 +90,26 @@ def earlier(output: Path) -> dict[str, Outcome]:
 
     Their weights may be gone, and what is asked for now may be others: the runs stand.
     """
-    left = {}
+    left: dict[str, Outcome] = {}
     for entry in (read_content(output) or {}).get("checkpoints", ()):
         checkpoint = Checkpoint(entry["name"], entry["step"], {"path": entry["place"]})
+        seconds = float(entry.get("seconds", 0.0))
         if (output / checkpoint.name / "results.json").is_file():
-            left[checkpoint.name] = kept(checkpoint)
+            left[checkpoint.name] = kept(checkpoint, seconds)
         elif entry["state"] == State.ANSWERED:
-            left[checkpoint.name] = Outcome(checkpoint, State.ANSWERED)
+            left[checkpoint.name] = Outcome(checkpoint, State.ANSWERED, seconds=seconds)
         elif entry["state"] == State.STOPPED and (output / checkpoint.name / "run.json").is_file():
             progress = progress_of(output / checkpoint.name)
             why = str(entry.get("message", ""))
-            left[checkpoint.name] = Outcome(checkpoint, State.STOPPED, why, progress=progress)
+            left[checkpoint.name] = Outcome(checkpoint, State.STOPPED, why, seconds, progress)
     return left
 
 
-def kept(checkpoint: Checkpoint) -> Outcome:
+def kept(checkpoint: Checkpoint, seconds: float) -> Outcome:
     """Return the outcome of a checkpoint whose run stands as an earlier sweep left it."""
     why = "its weights are gone; " if checkpoint.is_gone else ""
-    return Outcome(checkpoint, State.KEPT, f"{why}its run stands as an earlier sweep left it")
+    message = f"{why}its run stands as an earlier sweep left it"
+    return Outcome(checkpoint, State.KEPT, message, seconds)
 
 
 def outcome_of(entry: Mapping[str, Any]) -> Outcome:

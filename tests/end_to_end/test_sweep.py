@@ -88,6 +88,12 @@ def test_a_sweep_from_start_to_finish(checkpoints: Make, tmp_path: Path) -> None
     ]
     assert "1 of 4 checkpoints to evaluate" in again.stderr
     assert receipts(tmp_path / "swept" / "step_10") == before
+    once_more = json.loads((tmp_path / "swept" / "sweep.json").read_text())["checkpoints"]
+    taken = {each["name"]: each["seconds"] for each in found["checkpoints"]}
+    assert taken["step_10"] > 0
+    assert all(
+        each["seconds"] == taken[each["name"]] for each in once_more if each["state"] == "unchanged"
+    ), "what it cost stays known"
 
     training = tmp_path / "training"
     (training / "step_15-broken" / "config.json").write_text("{}")

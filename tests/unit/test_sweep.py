@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +107,16 @@ class TestReport:
     ) -> None:
         outcomes = [
             *done(step_1=results(0.5), step_2=results(0.6)),
-            Outcome(checkpoint("step_3"), State.ANSWERED),
+            Outcome(checkpoint("step_3"), State.ANSWERED, seconds=7.5),
             Outcome(checkpoint("step_4"), State.FAILED, "broken"),
         ]
+        outcomes[0] = replace(outcomes[0], seconds=60.0)
         (tmp_path / "sweep.json").write_text(sweep_to_json(collect(tmp_path, outcomes)))
         left = earlier(tmp_path)
         states = {name: outcome.state for name, outcome in left.items()}
         assert states == {"step_1": "kept", "step_2": "kept", "step_3": "answered"}
+        seconds = {name: outcome.seconds for name, outcome in left.items()}
+        assert seconds == {"step_1": 60.0, "step_2": 0.0, "step_3": 7.5}, "the cost stays known"
         assert "its weights are gone" in left["step_1"].message
         again = collect(tmp_path, list(left.values()))
         assert [each.results is not None for each in again.checkpoints] == [True, True, False]
