@@ -86,8 +86,10 @@ def show_sweep_status(directory: str) -> None:
         print(f"  {each.name}: {'; '.join(_parts(each))}")
     if any(each.state is not None for each in found.checkpoints):
         print("`raveval report` shows its numbers")
-    if found.n_done < len(found.checkpoints):
-        print("the same `raveval sweep` goes on where it stopped")
+    if found.is_running:
+        print(f"at work: {found.driver}")
+    elif found.n_done < len(found.checkpoints):
+        print("nothing is at work; the same `raveval sweep` goes on where it stopped")
 
 
 def _parts(each: CheckpointStatus) -> list[str]:

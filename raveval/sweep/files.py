@@ -161,10 +161,19 @@ class CheckpointStatus:
 
 @dataclass(frozen=True, slots=True)
 class SweepStatus:
-    """How far a sweep is: its checkpoints that were begun, by step."""
+    """How far a sweep is: its checkpoints that were begun, by step.
+
+    `driver` says which process is at work on it, None where none is.
+    """
 
     directory: str
     checkpoints: tuple[CheckpointStatus, ...]
+    driver: str | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a driver is at work on the sweep."""
+        return self.driver is not None
 
     @property
     def n_done(self) -> int:
@@ -181,6 +190,7 @@ def sweep_status(directory: str | Path) -> SweepStatus:
     path = Path(directory)
     if not is_sweep(path):
         raise DataError(f"{path}: no sweep of raveval here (no sweep.json)")
+    driver = RunDirectory(path).holder()  # first: what one that ends now has written is read
     entries = (read_content(path) or {}).get("checkpoints", ())
     outcomes = {entry["name"]: outcome_of(entry) for entry in entries}
     checkpoints = {name: outcome.checkpoint for name, outcome in outcomes.items()}
@@ -188,7 +198,9 @@ def sweep_status(directory: str | Path) -> SweepStatus:
         checkpoints.setdefault(name, Checkpoint(name, step_of(name), {"path": ""}))
     ordered = sorted(checkpoints.values(), key=lambda checkpoint: checkpoint.rank)
     return SweepStatus(
-        str(directory), tuple(_status(path, each, outcomes.get(each.name)) for each in ordered)
+        str(directory),
+        tuple(_status(path, each, outcomes.get(each.name)) for each in ordered),
+        driver,
     )
 
 

@@ -1,7 +1,9 @@
 """What a sweep's directory says again: how far it is, and its numbers, from files alone."""
 
 import json
+import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from typer.testing import CliRunner, Result
 import raveval
 from raveval.cli import app
 from raveval.errors import DataError
+from raveval.store import RunDirectory
 from raveval.sweep import State, SweepResults
 from raveval.sweep.checkpoints import Checkpoint, step_of
 from raveval.sweep.files import is_sweep, write_sweep
@@ -67,8 +70,15 @@ class TestStatus:
             "  step_5: not finished, 21 of 28 examples",
             "  step_6: not finished",
             "`raveval report` shows its numbers",
-            "the same `raveval sweep` goes on where it stopped",
+            "nothing is at work; the same `raveval sweep` goes on where it stopped",
         ]
+
+    def test_says_whether_a_driver_is_at_work(self, swept: Path) -> None:
+        assert not raveval.sweep_status(swept).is_running
+        with RunDirectory(swept).held():
+            assert command("status", swept).stdout.endswith(
+                f"\nat work: process {os.getpid()} on {socket.gethostname()}\n"
+            )
 
     def test_knows_a_sweep_of_which_nothing_has_ended(self, tmp_path: Path) -> None:
         (tmp_path / "logs").mkdir()
