@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -22,18 +23,29 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
+try:
+    import psutil
+except ImportError:
+    sys.exit(
+        f"{sys.executable} has no psutil: use the Python that raveval is installed for "
+        "(source .venv/bin/activate), or pip install 'raveval[cluster]'"
+    )
 
-START_SECONDS = 120.0
+START_SECONDS = 300.0
+"""A busy machine is slow."""
 STOP_SECONDS = 5.0
 OBJECT_STORE_BYTES = 128 * 1024**2
 DOOR = "n0/ray_current_cluster"
 """Where the head writes by which address other nodes join, once it is up."""
 _LOOPBACK = "127.0.0.1"
+
+
+class NotStarted(RuntimeError):
+    """A node that did not come up."""
 
 
 @dataclass(slots=True)
@@ -44,31 +56,42 @@ class Cluster:
         address: URL of the job server.
         directory: all that the cluster writes; gone when it is stopped.
         variables: what a client's environment needs to be let in.
+        start_seconds: how long a node may take to come up.
         nodes: the processes of `ray start`, the head's first.
     """
 
     address: str
     directory: Path
     variables: Mapping[str, str]
+    start_seconds: float
     nodes: list[psutil.Popen] = field(default_factory=list)
 
 
 @contextlib.contextmanager
-def running(*, cpus: Sequence[int] = (1, 1), head_cpus: int = 0) -> Iterator[Cluster]:
+def running(
+    *,
+    cpus: Sequence[int] = (1, 1),
+    head_cpus: int = 0,
+    start_seconds: float = START_SECONDS,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[Cluster]:
     """Start a cluster with one worker node for each entry of `cpus`, and stop it afterwards.
 
     Node k (the head is 0) also has one of the resource "node_k", so that work can be sent to it.
+    Each step may take `start_seconds`; `say` hears of it.
 
     Raises:
-        RuntimeError: a node did not come up; the message holds the end of its log.
+        NotStarted: a node did not come up; the message holds the end of its log.
     """
     # Sockets need a short path; Ray opens its own folder to everybody, so it lies in a closed one.
     directory = Path(tempfile.mkdtemp(prefix="rv-", dir="/tmp"))
     cluster: Cluster | None = None
     try:
-        cluster = _with_head(directory, head_cpus)
+        say(f"starting the head, node 1 of {1 + len(cpus)}")
+        cluster = _with_head(directory, head_cpus, start_seconds)
         door = f"--address={(directory / DOOR).read_text().strip()}"
         for number, n_cpus in enumerate(cpus, start=1):
+            say(f"starting node {1 + number} of {1 + len(cpus)}, with {n_cpus} CPUs")
             _start_node(cluster, number, door, f"--num-cpus={n_cpus}")
         _wait_for_nodes(cluster, 1 + len(cpus))
         yield cluster
@@ -78,7 +101,7 @@ def running(*, cpus: Sequence[int] = (1, 1), head_cpus: int = 0) -> Iterator[Clu
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _with_head(directory: Path, head_cpus: int) -> Cluster:
+def _with_head(directory: Path, head_cpus: int, start_seconds: float) -> Cluster:
     token = directory / "token"
     token.touch(mode=0o600)
     token.write_text(os.urandom(32).hex())
@@ -87,6 +110,7 @@ def _with_head(directory: Path, head_cpus: int) -> Cluster:
         address=f"http://{_LOOPBACK}:{dashboard_port}",
         directory=directory,
         variables={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)},
+        start_seconds=start_seconds,
     )
     try:
         _start_node(
@@ -139,7 +163,7 @@ def _environment(cluster: Cluster) -> dict[str, str]:
         **cluster.variables,
         "PATH": path,
         "RAY_USAGE_STATS_ENABLED": "0",
-        "RAY_raylet_start_wait_time_s": f"{START_SECONDS:g}",  # a busy machine is slow
+        "RAY_raylet_start_wait_time_s": f"{cluster.start_seconds:g}",
         "RAY_memory_monitor_refresh_ms": "0",  # each node would take the others' memory for its own
     }
 
@@ -153,19 +177,23 @@ def _free_ports(n: int) -> list[int]:
 
 
 def _wait_for_nodes(cluster: Cluster, n_nodes: int) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while _n_alive(cluster) < n_nodes or not (cluster.directory / DOOR).exists():
+    deadline = time.monotonic() + cluster.start_seconds
+    while (n_alive := _n_alive(cluster)) < n_nodes or not (cluster.directory / DOOR).exists():
         for number, node in enumerate(cluster.nodes):
             if node.poll() is not None:
-                raise RuntimeError(f"node {number} did not start:\n{_log(cluster, number)}")
+                raise NotStarted(f"node {1 + number} did not start: {_last_words(cluster, number)}")
         if time.monotonic() > deadline:
-            logs = "\n".join(_log(cluster, number) for number in range(len(cluster.nodes)))
-            raise RuntimeError(f"no {n_nodes} nodes within {START_SECONDS:g} s:\n{logs}")
+            raise NotStarted(
+                f"{n_alive} of {n_nodes} nodes came up within {cluster.start_seconds:g} s; on a "
+                "busy machine give them longer (--timeout)"
+            )
         time.sleep(0.2)
 
 
-def _log(cluster: Cluster, number: int) -> str:
-    return (cluster.directory / f"node-{number}.log").read_text(errors="replace")[-2000:]
+def _last_words(cluster: Cluster, number: int) -> str:
+    """Return the end of a node's log, without the colours of a terminal."""
+    log = (cluster.directory / f"node-{number}.log").read_text(errors="replace")
+    return "\n".join(re.sub(r"\x1b\[[0-9;]*m", "", log).strip().splitlines()[-12:])
 
 
 def _n_alive(cluster: Cluster) -> int:
@@ -209,23 +237,41 @@ def main() -> None:
         "--cpus", default="1", help="of each worker node: one number, or one a node, as 1,2"
     )
     parser.add_argument("--head-cpus", type=int, default=0, help="for replicas on the head")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        default=START_SECONDS,
+        help=f"seconds that a node may take to come up (default {START_SECONDS:g})",
+    )
     asked = parser.parse_args()
     cpus = [int(part) for part in asked.cpus.split(",")]
     n_workers = asked.nodes - 1
     if n_workers < 0 or len(cpus) not in (1, n_workers):
         parser.error(f"--cpus {asked.cpus}: one number, or {max(n_workers, 0)} of them")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    with running(
-        cpus=cpus * n_workers if len(cpus) == 1 else cpus, head_cpus=asked.head_cpus
-    ) as it:
-        for name, value in it.variables.items():
-            print(f"export {name}={value}")
-        print(f"raveval submit CONFIG --address {it.address} --shared /")
-        print("ctrl-c ends the cluster", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):
-            while all(node.is_running() for node in it.nodes):
+    cluster = running(
+        cpus=cpus * n_workers if len(cpus) == 1 else cpus,
+        head_cpus=asked.head_cpus,
+        start_seconds=asked.timeout,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    try:
+        with cluster as it:
+            for name, value in it.variables.items():
+                print(f"export {name}={value}")
+            print(f"raveval submit CONFIG --address {it.address} --shared /")
+            print("ctrl-c ends the cluster", flush=True)
+            while (dead := _dead(it)) is None:
                 time.sleep(1)
-            print("a node has died; the logs are in its directory", file=sys.stderr)
+            sys.exit(f"node {1 + dead} has died: {_last_words(it, dead)}")
+    except KeyboardInterrupt:
+        print("the cluster has ended", file=sys.stderr)
+    except NotStarted as exc:
+        sys.exit(str(exc))
+
+
+def _dead(cluster: Cluster) -> int | None:
+    return next((n for n, node in enumerate(cluster.nodes) if node.poll() is not None), None)
 
 
 if __name__ == "__main__":

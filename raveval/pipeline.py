@@ -13,6 +13,7 @@ import contextlib
 import logging
 import math
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -199,12 +200,22 @@ def _connect(address: str | None) -> None:
     settings = {"address": address} if address else local
     _check_reachable(address)
     try:
-        with _native_messages_held_back():
+        with _native_messages_held_back(), _sigterm_kept():
             ray.init(log_to_driver=False, logging_level=logging.ERROR, **settings)
         _keep_token_private()
     except Exception as exc:  # of any kind: a machine that is too busy is a bare one
         what = f"run.address: no Ray cluster at {address}" if address else "Ray does not start here"
         raise ResourceError(f"{what}: {exc}") from exc
+
+
+@contextlib.contextmanager
+def _sigterm_kept() -> Iterator[None]:
+    """Set the process's own handler of SIGTERM again; Ray takes the signal for itself."""
+    handler = signal.getsignal(signal.SIGTERM)
+    yield
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and handler not in (None, signal.SIG_DFL):
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _keep_token_private() -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
 
@@ -25,7 +27,8 @@ EXIT_INTERRUPTED = 130
 def failures_in_words() -> Iterator[None]:
     """Turn whatever goes wrong into a message on stderr and an exit code."""
     try:
-        yield
+        with sigterm_interrupts():
+            yield
         sys.stdout.flush()
     except typer.Exit:
         raise
@@ -43,6 +46,23 @@ def failures_in_words() -> Iterator[None]:
         traceback.print_exc()
         say(f"this is a bug in raveval {raveval.__version__}; please report it with the above")
         raise SystemExit(EXIT_FAILED) from exc
+
+
+@contextlib.contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """Have SIGTERM, by which schedulers end what they started, do what Ctrl-C does.
+
+    A handler that a program has set for itself stays.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def say(text: str) -> None:

@@ -16,8 +16,6 @@ all checkpoints answer first; then one judge, loaded once, grades all that they 
 from __future__ import annotations
 
 import contextlib
-import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -27,6 +25,7 @@ from typing import Any
 from raveval import pipeline, runner
 from raveval.config import RunConfig
 from raveval.errors import MismatchError, RavevalError
+from raveval.speech import sigterm_interrupts
 from raveval.store import LAYOUT, RunDirectory
 from raveval.sweep.checkpoints import Checkpoint
 from raveval.sweep.config import RESERVED, SweepConfig, load_sweep
@@ -148,7 +147,7 @@ class _Sweep:
 
     def carry_on(self) -> SweepResults:
         """Go on until there is nothing left to evaluate, or to wait for."""
-        self._end_on_sigterm()
+        self._stack.enter_context(sigterm_interrupts())
         todo = self._new()
         asked_for = {checkpoint.name for checkpoint, _ in todo}
         for name in self._earlier.keys() - asked_for:
@@ -163,13 +162,6 @@ class _Sweep:
                 return results
             time.sleep(self._config.poll_seconds)
             todo = self._new()
-
-    def _end_on_sigterm(self) -> None:
-        """Have SIGTERM end the sweep as Ctrl-C does, with its processes; Ray would end this one."""
-        is_main = threading.current_thread() is threading.main_thread()
-        if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            self._stack.callback(signal.signal, signal.SIGTERM, signal.SIG_DFL)
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
 
     def _has_waited_enough(self) -> bool:
         idle = self._config.idle_minutes
@@ -302,11 +294,8 @@ class _Sweep:
         """Return the address of the cluster that all share; starts one where none is named."""
         if self._address is None:
             given = self._config.base["run"].get("address")
-            ends = signal.getsignal(signal.SIGTERM) is signal.default_int_handler
             self._stack.enter_context(pipeline.cluster(given))
             self._address = given or pipeline.address()
-            if ends:  # Ray has taken the signal for itself
-                signal.signal(signal.SIGTERM, signal.default_int_handler)
         return self._address
 
     def _written(self) -> SweepResults:

@@ -559,20 +559,24 @@ class TestRun:
         found = raveval("run", config_file, "-o", tmp_path / "out", timeout=200)
         assert found.returncode == 0, found.stderr
 
-    def test_an_interrupted_run_says_how_to_go_on(self, capitals, tmp_path):
+    @pytest.mark.parametrize(
+        ("sign", "begun"), [(signal.SIGINT, "run.json"), (signal.SIGTERM, "workers/*.json")]
+    )
+    def test_an_interrupted_run_says_how_to_go_on(self, capitals, tmp_path, sign, begun):
         flags = scripted(capitals, tmp_path / "out", "--limit", 19, "--shard-size", 1)
         slow = command("run", *flags, "--engine-args", "latency_seconds=20")
         with subprocess.Popen(slow, stderr=subprocess.PIPE, text=True) as process:
-            manifest = tmp_path / "out" / "run.json"
             waited = time.monotonic() + 100
-            while not manifest.exists() and process.poll() is None and time.monotonic() < waited:
+            while not list((tmp_path / "out").glob(begun)) and time.monotonic() < waited:
+                assert process.poll() is None
                 time.sleep(0.1)
-            process.send_signal(signal.SIGINT)
+            process.send_signal(sign)
             _, error = process.communicate(timeout=100)
         assert process.returncode == 130, error
         assert error.splitlines()[-1] == (
             "interrupted; run the same command again to go on where it stopped"
         )
+        assert "SIGTERM" not in error
         status = invoke("status", tmp_path / "out")
         assert "not complete" in status.stdout
 
