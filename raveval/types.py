@@ -270,6 +270,9 @@ class Estimate:
         stderr, low, high: standard error and 95 % interval; None where the metric has none.
         interval: how the interval was made, one of the identifiers that the docstring of
             `raveval.metrics._intervals` lists with their sources ("wilson95", "delta-t95", …).
+        no_interval: why a value has no interval ("one cluster", "constant", "no method", …: listed
+            there, too); None where it has one, where there is no value, and in results that were
+            written before reasons were kept.
     """
 
     value: float | None
@@ -281,6 +284,7 @@ class Estimate:
     high: float | None = None
     interval: str | None = None
     higher_is_better: bool | None = None
+    no_interval: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -163,7 +163,8 @@ def _with_interval(estimate: Estimate, scores: Sequence[Any]) -> Estimate:
             low, high = exact.low, exact.high
             return replace(estimate, n=len(scores), low=low, high=high, interval=exact.interval)
     if not estimate.stderr:
-        return estimate
+        why = "no standard error" if estimate.stderr is None else "no spread"
+        return replace(estimate, no_interval=why)
     half_width = intervals.Z95 * estimate.stderr
     low, high = estimate.value - half_width, estimate.value + half_width
     if estimate.unit == "fraction":

@@ -108,7 +108,10 @@ class Metric(Protocol[State]):
         ...
 
     def compute(self, state: State) -> Mapping[str, Estimate]:
-        """Return every estimate of the family by name; undefined ones carry their reason."""
+        """Return every estimate of the family by name.
+
+        Undefined ones carry their reason, values without an interval the reason for that.
+        """
         ...
 
     def notes(self, state: State) -> Mapping[str, int]:

@@ -111,7 +111,9 @@ def _improvements(state: AccuracyState, strict: Estimate) -> Mapping[str, Estima
     per_example = [Stratum(Fraction(k * m, n), c, m) for k, (c, m) in groups.items()]
     per_group = [Stratum(Fraction(k, len(groups)), c, m) for k, (c, m) in groups.items()]
     return {
-        "random_baseline": Estimate(float(baseline), "fraction", n),
+        "random_baseline": Estimate(
+            float(baseline), "fraction", n, no_interval=intervals.NO_METHOD
+        ),
         "relative_improvement": _pooled_improvement(strict, Fraction(correct, n), baseline),
         "relative_improvement_per_example": _weighted_improvement(per_example, n),
         "relative_improvement_per_n_choices": _weighted_improvement(per_group, n),
@@ -160,7 +162,8 @@ def _most_frequent_index(state: AccuracyState, strict: Estimate) -> Estimate:
     if n == 0:
         reason = strict.reason or "no valid example"
         return intervals.undefined(reason, unit="fraction")
-    return Estimate(max(state.predicted.values()) / n, "fraction", n)
+    share = max(state.predicted.values()) / n
+    return Estimate(share, "fraction", n, no_interval=intervals.NO_METHOD)
 
 
 def _probability_mass(state: AccuracyState) -> Estimate:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
@@ -21,6 +22,7 @@ from raveval.metrics._alpha_intervals import (
     UnitValues,
     with_rank_interval,
     with_value_interval,
+    without_spread,
 )
 from raveval.metrics._exact import root
 from raveval.types import Estimate
@@ -122,8 +124,9 @@ def kappa(table: CategoryTable, distance: Distance) -> Estimate:
     apart = _distances(table, distance)
     seen = n * _dot(table.counts, apart)
     value = float(1 - Fraction(seen, by_chance))
+    point = Estimate(value, UNIT, n, higher_is_better=True)
     if n < 2:
-        return Estimate(value, UNIT, n, higher_is_better=True)
+        return replace(point, no_interval="n<2")
     # What each row adds to kappa, times n * by_chance, so that it is an integer.
     influences = [
         seen * (to_second[i] + to_first[j]) - n * by_chance * v
@@ -133,18 +136,9 @@ def kappa(table: CategoryTable, distance: Distance) -> Estimate:
     squares = _dot(table.counts, [u * u for u in influences])
     stderr = root(Fraction(n * squares - total * total, n * by_chance**4))
     if stderr == 0:
-        return Estimate(value, UNIT, n, stderr=0.0, higher_is_better=True)
+        return replace(point, stderr=0.0, no_interval=without_spread(value))
     low, high = intervals.normal(value, stderr, at_least=-1.0, at_most=1.0)
-    return Estimate(
-        value,
-        UNIT,
-        n,
-        stderr=stderr,
-        low=low,
-        high=high,
-        interval="normal95",
-        higher_is_better=True,
-    )
+    return replace(point, stderr=stderr, low=low, high=high, interval="normal95")
 
 
 def alpha(table: CategoryTable, level: Level) -> Estimate:

@@ -80,8 +80,10 @@ def by_bootstrap(point: Estimate, statistic: Statistic, counts: Integers) -> Est
     """Add percentiles of replicates, stretched to the value; NaN is an undefined replicate."""
     replicates = np.concatenate([statistic(chunk) for chunk in count_replicates(counts)])
     found = bootstrapped(replicates, int(counts.sum()))
-    if found is None or point.value is None:
+    if point.value is None:
         return point
+    if isinstance(found, str):
+        return replace(point, no_interval=without_spread(point.value, found))
     return replace(
         point,
         stderr=found.stderr,
@@ -95,10 +97,17 @@ def by_delta(point: Estimate, influences: Doubles, counts: Integers) -> Estimate
     """Add the interval from what each row adds to the statistic; these sum to 0 over all rows."""
     n = int(counts.sum())
     stderr = float(np.sqrt((counts * influences**2).sum())) / n
-    if stderr * math.sqrt(n) <= NO_SPREAD or point.value is None:
+    if point.value is None:
         return point
+    if stderr * math.sqrt(n) <= NO_SPREAD:
+        return replace(point, no_interval=without_spread(point.value))
     low, high = intervals.normal(point.value, stderr, at_least=-1.0, at_most=1.0)
     return replace(point, stderr=stderr, low=low, high=high, interval="normal95")
+
+
+def without_spread(value: float, otherwise: str = "no spread") -> str:
+    """Return why kappa or alpha has no interval: full agreement, or else another reason."""
+    return "full agreement" if value == 1 else otherwise
 
 
 def rank_alpha(table: CategoryCounts, *, is_nominal: bool) -> Statistic:

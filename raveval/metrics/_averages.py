@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from raveval.metrics._intervals import Z95, undefined
+from raveval.metrics._intervals import NO_METHOD, Z95, undefined, without_interval
 from raveval.types import Estimate
 
 GUARANTEED = "guaranteed"
@@ -48,10 +48,7 @@ def macro_averages(
     }
     if are_independent:
         return means
-    return {
-        name: replace(mean, stderr=None, low=None, high=None, interval=None)
-        for name, mean in means.items()
-    }
+    return {name: without_interval(mean, "groups share clusters") for name, mean in means.items()}
 
 
 def _macro(groups: Sequence[Estimate]) -> Estimate:
@@ -67,14 +64,17 @@ def _macro(groups: Sequence[Estimate]) -> Estimate:
     value = math.fsum(group.value for group in groups if group.value is not None) / n
     mean = Estimate(value, first.unit, n, higher_is_better=first.higher_is_better)
     if any(group.interval == GUARANTEED for group in groups):
-        return mean  # bounds that say nothing about other examples
+        # Such bounds say nothing about other examples.
+        return replace(mean, no_interval=NO_METHOD)
     errors = [group.stderr for group in groups if group.stderr is not None]
     if len(errors) == n:
         mean = replace(mean, stderr=math.hypot(*errors) / n)
     if n < _FEW:
         return _combined(mean, groups)
     if not mean.stderr:
-        return mean
+        n_lacking = n - len(errors)
+        why = _none_in(n_lacking, groups) if n_lacking else "no spread"
+        return replace(mean, no_interval=why)
     low, high = value - Z95 * mean.stderr, value + Z95 * mean.stderr
     if first.unit == "fraction":
         low, high = max(0.0, low), min(1.0, high)
@@ -86,6 +86,13 @@ def _combined(mean: Estimate, groups: Sequence[Estimate]) -> Estimate:
     below = [g.value - g.low for g in groups if g.value is not None and g.low is not None]
     above = [g.high - g.value for g in groups if g.value is not None and g.high is not None]
     if len(below) < n or len(above) < n:
-        return mean
+        return replace(mean, no_interval=_none_in(n - min(len(below), len(above)), groups))
     low, high = value - math.hypot(*below) / n, value + math.hypot(*above) / n
     return replace(mean, low=low, high=high, interval="mover95")
+
+
+def _none_in(n_lacking: int, groups: Sequence[Estimate]) -> str:
+    """Return why a mean has no interval, some of the groups having none."""
+    if all(group.no_interval == NO_METHOD for group in groups):
+        return NO_METHOD
+    return f"none in {n_lacking} of {len(groups)} groups"

@@ -101,22 +101,24 @@ def percentile95(values: Doubles) -> Interval:
     return Interval(float(low), float(high))
 
 
-def bootstrapped(replicates: Doubles, n_units: int) -> Bootstrapped | None:
-    """Return the error and the interval that replicates make; None where they make none.
+def bootstrapped(replicates: Doubles, n_units: int) -> Bootstrapped | str:
+    """Return the error and the interval that replicates make, or why they make none.
 
-    None with fewer than `LEAST_UNITS` drawn, with more than one replicate in 20 undefined, or
-    without spread, which is no proof that there is none.
+    They make none with fewer than `LEAST_UNITS` drawn, with more than one replicate in 20
+    undefined, or without spread, which is no proof that there is none.
 
     Args:
         replicates: the statistic of each; NaN where it is undefined.
         n_units: examples or clusters that were drawn.
     """
     is_undefined = np.isnan(replicates)
-    if n_units < LEAST_UNITS or is_undefined.mean() > _MOST_UNDEFINED:
-        return None
+    if n_units < LEAST_UNITS:
+        return f"n<{LEAST_UNITS}"
+    if is_undefined.mean() > _MOST_UNDEFINED:
+        return "replicates undefined"
     stderr = float(replicates[~is_undefined].std(ddof=1))
     if stderr * math.sqrt(n_units) <= NO_SPREAD:
-        return None
+        return "no spread"
     return Bootstrapped(stderr, *percentile95(replicates))
 
 

@@ -103,9 +103,13 @@ class Clustered(Generic[State]):
         }
 
     def _clustered(self, state: ClusteredState[State], name: str, estimate: Estimate) -> Estimate:
-        bare = replace(estimate, stderr=None, low=None, high=None, interval=None)
-        if estimate.value is None or name not in self.ratios or state.n_unclustered:
-            return bare
+        if estimate.value is None:
+            return estimate
+        if name not in self.ratios:
+            return intervals.without_interval(estimate, _why_no_ratio(estimate))
+        if state.n_unclustered:
+            return intervals.without_interval(estimate, "not all in clusters")
+        bare = replace(estimate, stderr=None, low=None, high=None, interval=None, no_interval=None)
         ratio = self.ratios[name]
         most = _most_independent(estimate) if ratio == Ratio() else None
         return _with_interval(bare, state.clusters[name], ratio, most)
@@ -188,6 +192,12 @@ def _sums(
     return found
 
 
+def _why_no_ratio(estimate: Estimate) -> str:
+    """Return why an estimate that is no ratio of sums has no interval over clusters."""
+    never = estimate.no_interval == intervals.NO_METHOD
+    return intervals.NO_METHOD if never else f"{intervals.NO_METHOD} for clusters"
+
+
 def _most_independent(estimate: Estimate) -> float | None:
     """Return how many independent examples of 0 and 1 an estimate is worth without clusters.
 
@@ -205,7 +215,7 @@ def _with_interval(bare: Estimate, sums: ClusterSums, ratio: Ratio, most: float 
     pairs = [(a, b) for a, b in zip(x, u, strict=True) if a or b]
     n_clusters, x_total, u_total = len(pairs), sum(x), sum(u)
     if n_clusters < 2 or u_total == 0:
-        return bare
+        return replace(bare, no_interval="one cluster")
     residuals = sum((a * u_total - x_total * b) ** 2 for a, b in pairs)
     factor = Fraction(n_clusters, n_clusters - 1)
     unit = Fraction(1 << u_bits, 1 << x_bits)  # of x over that of u
@@ -218,7 +228,7 @@ def _with_interval(bare: Estimate, sums: ClusterSums, ratio: Ratio, most: float 
         low, high = _wilson(share, stderr, n_clusters, quantile, most)
         return replace(bare, stderr=stderr, low=low, high=high, interval="cluster-wilson95")
     if stderr == 0:  # no spread was seen, which is no proof that there is none
-        return replace(bare, stderr=stderr)
+        return replace(bare, stderr=stderr, no_interval="no spread")
     return _transformed(bare, float(share), stderr, quantile, ratio)
 
 
@@ -245,7 +255,7 @@ def _transformed(
         ends = sorted((ratio.value(value - half_width), ratio.value(value + half_width)))
         slope = abs(ratio.scale) * (ratio.value(value) if ratio.is_exponential else 1.0)
     except OverflowError:
-        return bare
+        return replace(bare, no_interval="overflow")
     low, high = ends
     if bare.unit in _LOWEST and bare.value is not None:
         low = min(bare.value, max(_LOWEST[bare.unit], low))

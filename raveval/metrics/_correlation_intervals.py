@@ -46,8 +46,8 @@ Coefficients = Mapping[str, float]
 
 def spreads(
     run: Run, cells: Cells, values: Coefficients, difference: Integers
-) -> Mapping[str, Spread]:
-    """Return the spread of each coefficient that has one; its interval holds the value.
+) -> Mapping[str, Spread | str]:
+    """Return the spread of each coefficient, or why it has none; its interval holds the value.
 
     Args:
         run: all rows.
@@ -56,35 +56,48 @@ def spreads(
         difference: the result of `concordance`.
     """
     imperfect = {name: value for name, value in values.items() if abs(value) < 1}
-    if cells.n < LEAST_UNITS:
-        return {}
+    reason = f"n<{LEAST_UNITS}" if cells.n < LEAST_UNITS else _why_no_clusters(run)
+    if reason:
+        return dict.fromkeys(values, reason)
     if run.clusters is None:
-        found = _over_pairs(cells, imperfect, difference)
-    elif _knows_clusters(run):
-        found = _over_clusters(run, cells, imperfect, difference)
+        found = dict(_over_pairs(cells, imperfect, difference))
     else:
-        return {}
+        found = dict(_over_clusters(run, cells, imperfect, difference))
+    perfect = dict.fromkeys(values.keys() - imperfect.keys(), "perfect correlation")
     return {
-        name: _holding(spread, values[name])
-        for name, spread in found
-        if spread.stderr * math.sqrt(cells.n) > NO_SPREAD
+        **perfect,
+        **{name: _holding(found[name], value, cells.n) for name, value in imperfect.items()},
     }
 
 
-def _holding(spread: Spread, value: float) -> Spread:
+def _holding(spread: Spread | str, value: float, n: int) -> Spread | str:
+    """Return a spread whose interval holds the value; one that is dust or unknown is none."""
+    if isinstance(spread, str):
+        return spread
+    if not spread.stderr * math.sqrt(n) > NO_SPREAD:
+        return "no spread"
     low, high = max(-1.0, min(spread.low, value)), min(1.0, max(spread.high, value))
     return spread._replace(low=low, high=high)
 
 
-def _knows_clusters(run: Run) -> bool:
-    """Whether each row has a cluster, and there are enough to tell how they vary."""
+def _why_no_clusters(run: Run) -> str | None:
+    """Return why clusters do not tell how they vary; None where they do, or where there are none.
+
+    Each row needs one, and they need to be enough.
+    """
+    if run.clusters is None:
+        return None
     keys = np.unique(cluster_keys(run))
-    return len(keys) >= LEAST_UNITS and NO_CLUSTER not in keys
+    if NO_CLUSTER in keys:
+        return "not all in clusters"
+    if len(keys) == 1:
+        return "one cluster"
+    return f"clusters<{LEAST_UNITS}" if len(keys) < LEAST_UNITS else None
 
 
 def _over_pairs(
     cells: Cells, values: Coefficients, difference: Integers
-) -> Iterator[tuple[str, Spread]]:
+) -> Iterator[tuple[str, Spread | str]]:
     if "pearson" in values:
         yield "pearson", _pearson(cells, values["pearson"])
     if "spearman" in values:
@@ -105,7 +118,7 @@ def _pearson(cells: Cells, value: float) -> Spread:
     return delta if delta.stderr > fisher.stderr else fisher
 
 
-def _spearman_over_pairs(cells: Cells, value: float) -> Iterator[tuple[str, Spread]]:
+def _spearman_over_pairs(cells: Cells, value: float) -> Iterator[tuple[str, Spread | str]]:
     if cells.n <= MOST_PAIRS and len(cells.counts) <= MOST_CELLS:
         tables = errors.resampled_pairs(cells)
         replicates = [errors.spearman_replicates(each, cells) for each in tables]
@@ -117,7 +130,7 @@ def _spearman_over_pairs(cells: Cells, value: float) -> Iterator[tuple[str, Spre
 
 def _over_clusters(
     run: Run, cells: Cells, values: Coefficients, difference: Integers
-) -> Iterator[tuple[str, Spread]]:
+) -> Iterator[tuple[str, Spread | str]]:
     if len(cells.counts) <= MOST_CELLS and len(run) <= MOST_CLUSTERED_ROWS:
         yield from _over_resampled_clusters(run, cells, values)
         return
@@ -129,14 +142,14 @@ def _over_clusters(
         influences["pearson"] = errors.pearson_influence(cells, values["pearson"])
     for name, influence in influences.items():
         stderr = errors.clustered_error(run, cells, influence)
-        if math.isfinite(stderr):
-            low, high = values[name] - quantile * stderr, values[name] + quantile * stderr
-            yield name, Spread(stderr, low, high, "cluster-t95")
+        low, high = values[name] - quantile * stderr, values[name] + quantile * stderr
+        is_known = math.isfinite(stderr)
+        yield name, Spread(stderr, low, high, "cluster-t95") if is_known else "no spread"
 
 
 def _over_resampled_clusters(
     run: Run, cells: Cells, values: Coefficients
-) -> Iterator[tuple[str, Spread]]:
+) -> Iterator[tuple[str, Spread | str]]:
     signs = errors.orders(cells)
     replicates: dict[str, list[Doubles]] = {name: [] for name in values}
     for tables in errors.resampled_clusters(run, cells):
@@ -177,7 +190,6 @@ def _fisher(value: float, stderr: float, method: str) -> Spread:
 
 def _of_replicates(
     name: str, replicates: Iterable[Doubles], n_units: int, method: str
-) -> Iterator[tuple[str, Spread]]:
+) -> Iterator[tuple[str, Spread | str]]:
     found = bootstrapped(np.concatenate(tuple(replicates)), n_units)
-    if found is not None:
-        yield name, Spread(*found, method)
+    yield name, found if isinstance(found, str) else Spread(*found, method)

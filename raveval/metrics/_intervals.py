@@ -36,7 +36,17 @@ nothing about the model's own randomness or about the choice of the benchmark.
 - "guaranteed": no interval over other examples, but bounds that hold for certain for these.
 
 An interval is None where the method claims nothing; a standard error of 0 has none: that no spread
-was seen is no proof that there is none.
+was seen is no proof that there is none. `Estimate.no_interval` then says why:
+
+- "n<2", "n<4", …, "clusters<4", "one cluster": too few examples, or clusters, for the method.
+- "constant": all values are the same. "full agreement", "perfect correlation": the value is the
+  largest there is (a correlation may be the smallest). "no spread": nothing varies otherwise.
+- "not all in clusters": some examples have a cluster and others not. "groups share clusters": those
+  of a macro average are not independent. "none in 2 of 5 groups": nor has the average one.
+- "replicates undefined": more than one bootstrap replicate in 20.
+- "overflow": an end lies beyond the largest double.
+- "no method": an estimate that never has one. "no method for clusters": one that has none there.
+- "no standard error": of a number that was imported, the file has none.
 """
 
 from __future__ import annotations
@@ -56,6 +66,10 @@ Z95 = 1.959963984540054
 
 LARGEST = sys.float_info.max
 """The largest double: an end of an interval that would lie beyond is cut to it."""
+
+
+NO_METHOD = "no method"
+"""Why an estimate that never has an interval has none."""
 
 
 class Interval(NamedTuple):
@@ -78,6 +92,12 @@ def undefined(
 ) -> Estimate:
     """Return the estimate that has no value."""
     return Estimate(None, unit, n, reason=reason, higher_is_better=higher_is_better)
+
+
+def without_interval(estimate: Estimate, reason: str) -> Estimate:
+    """Return the estimate without error and interval; `reason` says why a value has none."""
+    why = None if estimate.value is None else reason
+    return replace(estimate, stderr=None, low=None, high=None, interval=None, no_interval=why)
 
 
 def student95(degrees: int) -> float:
@@ -190,9 +210,9 @@ def ratio(moments: Moments, *, unit: str, higher_is_better: bool | None) -> Esti
         return undefined("overflow", unit=unit, n=moments.n, higher_is_better=higher_is_better)
     point = Estimate(value, unit, moments.n, stderr=stderr, higher_is_better=higher_is_better)
     if not stderr:
-        return point
+        return replace(point, no_interval="n<2" if stderr is None else "constant")
     half_width = student95(moments.n - 1) * stderr
     low, high = value - half_width, value + half_width
     if math.isinf(low) or math.isinf(high):  # an interval without an end is none
-        return point
+        return replace(point, no_interval="overflow")
     return replace(point, low=low, high=high, interval="delta-t95")

@@ -22,6 +22,7 @@ ValueCounts = Iterable[tuple[int, int]]
 """Pairs of a value and how often it occurs; a value may be there twice."""
 
 _LEAST_FOR_KURTOSIS = 5  # with four no value is left between the tails
+_LEAST_FOR_RANKS = 6  # with five even the lowest and the highest leave out more than both tails
 _TAIL = 0.025
 
 
@@ -46,7 +47,14 @@ def mean(
     except OverflowError:
         return _undefined("overflow", n, higher_is_better)
     if not stderr:
-        return Estimate(value, RATING_UNIT, n, stderr=stderr, higher_is_better=higher_is_better)
+        return Estimate(
+            value,
+            RATING_UNIT,
+            n,
+            stderr=stderr,
+            no_interval="n<2" if stderr is None else "constant",
+            higher_is_better=higher_is_better,
+        )
     half_width = intervals.student95(n - 1) * stderr
     return Estimate(
         value,
@@ -87,9 +95,9 @@ def standard_deviation(values: ValueCounts) -> Estimate:
     except OverflowError:
         return _undefined("overflow", n, None)
     if squares == 0:
-        return Estimate(value, RATING_UNIT, n, stderr=0.0)
+        return Estimate(value, RATING_UNIT, n, stderr=0.0, no_interval="constant")
     if n < _LEAST_FOR_KURTOSIS:
-        return Estimate(value, RATING_UNIT, n)
+        return Estimate(value, RATING_UNIT, n, no_interval=f"n<{_LEAST_FOR_KURTOSIS}")
     kurtosis = n * _fourth_powers(counts, n) / Fraction(squares, n * n) ** 2
     c = n / (n - intervals.Z95)
     half_error = c * math.sqrt((kurtosis - Fraction(n - 3, n)) / (n - 1)) / 2  # that of ln s
@@ -144,7 +152,13 @@ def median(counts: Mapping[int, int], *, higher_is_better: bool | None) -> Estim
     value = double(at((n + 1) // 2) + at(n // 2 + 1), 2)
     k = _order_rank(n)
     if k == 0:
-        return Estimate(value, RATING_UNIT, n, higher_is_better=higher_is_better)
+        return Estimate(
+            value,
+            RATING_UNIT,
+            n,
+            no_interval=f"n<{_LEAST_FOR_RANKS}",
+            higher_is_better=higher_is_better,
+        )
     return Estimate(
         value,
         RATING_UNIT,

@@ -204,7 +204,8 @@ def _estimates(run: Run, cells: Cells) -> Mapping[str, Estimate]:
         for name, value in values.items()
     }
     for name, spread in spreads(run, cells, values, difference).items():
-        estimates[name] = replace(estimates[name], **spread._asdict())
+        found = {"no_interval": spread} if isinstance(spread, str) else spread._asdict()
+        estimates[name] = replace(estimates[name], **found)
     return estimates
 
 

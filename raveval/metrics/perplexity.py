@@ -242,14 +242,14 @@ def _exponential(nats: Estimate) -> Estimate:
         return intervals.undefined("overflow", unit="perplexity", n=nats.n, higher_is_better=False)
     point = Estimate(value, "perplexity", nats.n, higher_is_better=False)
     if nats.stderr is None:
-        return point
+        return replace(point, no_interval=nats.no_interval)
     point = replace(point, stderr=_if_finite(value * nats.stderr))
     if nats.low is None or nats.high is None:
-        return point
+        return replace(point, no_interval=nats.no_interval)
     try:
         low, high = math.exp(nats.low), math.exp(nats.high)
     except OverflowError:
-        return point  # an interval without an end is none
+        return replace(point, no_interval="overflow")  # an interval without an end is none
     return replace(point, low=low, high=high, interval=nats.interval)
 
 

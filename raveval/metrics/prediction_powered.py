@@ -236,14 +236,16 @@ def _prediction_powered(labelled: _Sums, unlabelled: _Sums) -> dict[str, Estimat
             stderr=root(variance / _SCALE**2),
             higher_is_better=True,
         )
-        tuning = Estimate(float(weight), "ratio", n)
+        tuning = Estimate(float(weight), "ratio", n, no_interval=intervals.NO_METHOD)
     except OverflowError:
         overflow = intervals.undefined("overflow", unit=RATING_UNIT, n=n, higher_is_better=True)
         return {
             "prediction_powered_mean": overflow,
             "tuning_weight": replace(overflow, unit="ratio", higher_is_better=None),
         }
-    if estimate.stderr and estimate.value is not None:
+    if estimate.stderr == 0:
+        estimate = replace(estimate, no_interval="no spread")
+    elif estimate.stderr and estimate.value is not None:
         low, high = intervals.normal(
             estimate.value,
             estimate.stderr,

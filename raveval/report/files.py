@@ -43,6 +43,7 @@ _ESTIMATE: Mapping[str, tuple[type, ...]] = {
     "low": _OPTIONAL_NUMBER,
     "high": _OPTIONAL_NUMBER,
     "interval": _OPTIONAL_TEXT,
+    "no_interval": _OPTIONAL_TEXT,
     "higher_is_better": (bool, type(None)),
 }
 """The keys of an estimate in the order they are written, and what each may hold."""
@@ -206,7 +207,13 @@ def _read_usage(content: Any, where: str) -> Usage:
 
 
 def _read_metrics(content: Any, where: str) -> dict[str, Estimate]:
-    return _each(content, where, lambda value, at: Estimate(**_read(value, _ESTIMATE, at)))
+    return _each(content, where, _read_estimate)
+
+
+def _read_estimate(content: Any, where: str) -> Estimate:
+    """Return an estimate; results that are older than `no_interval` lack it."""
+    record = {"no_interval": None, **_mapping(content, where)}
+    return Estimate(**_read(record, _ESTIMATE, where))
 
 
 def _read_table(content: Any, where: str) -> CountTable:

@@ -23,17 +23,19 @@ def value_text(estimate: Estimate) -> str:
 
 
 def interval_text(estimate: Estimate) -> str:
-    """Return the 95 % interval with the value's own digits, or the reason why there is no value.
+    """Return the 95 % interval with the value's own digits, or the reason why there is none.
 
     >>> interval_text(Estimate(0.54, "fraction", 100, low=0.443, high=0.634))
     '[44.3, 63.4]'
     >>> interval_text(Estimate(None, "fraction", 0, reason="n=0"))
     '(n=0)'
+    >>> interval_text(Estimate(0.54, "fraction", 100, no_interval="one cluster"))
+    '(one cluster)'
     """
     if estimate.value is None:
         return f"({plain(estimate.reason or 'no reason given')})"
     if estimate.low is None or estimate.high is None:
-        return ""
+        return f"({plain(estimate.no_interval)})" if estimate.no_interval else ""
     kind = " (certain bounds)" if estimate.interval == "guaranteed" else ""
     return f"[{_one(estimate.low, estimate)}, {_one(estimate.high, estimate)}]{kind}"
 

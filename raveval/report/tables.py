@@ -33,6 +33,12 @@ AUXILIARY = (
 N_GROUP_METRICS = 2
 
 _MACRO = "macro_"
+_MEANINGS = {
+    "clusters": " (sets of dependent examples; intervals rest on them)",
+    "without_cluster": " (examples in no cluster; with them there is no interval)",
+}
+"""What notes of more than one metric mean, after their count."""
+
 _LONG_NUMBER = re.compile(r"\d+\.\d{4,}")
 
 ADVICE: Mapping[Status, str] = {
@@ -147,9 +153,12 @@ def note_texts(notes: Mapping[str, int]) -> str:
 
     >>> note_texts({"rating_4.333333333333333": 2, "ties": 1})
     'rating_4.333 2, ties 1'
+    >>> note_texts({"clusters": 48})
+    'clusters 48 (sets of dependent examples; intervals rest on them)'
     """
     return ", ".join(
         f"{_LONG_NUMBER.sub(lambda found: f'{float(found[0]):.4g}', plain(name))} {count}"
+        f"{_MEANINGS.get(name, '')}"
         for name, count in notes.items()
     )
 

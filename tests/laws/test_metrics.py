@@ -20,6 +20,8 @@ from raveval import registry
 from raveval.errors import DataError
 from raveval.evaluate import load_metric
 from raveval.metrics import Metric
+from raveval.metrics._averages import macro_averages
+from raveval.types import Estimate
 
 METRICS = registry.names("metrics")
 
@@ -197,10 +199,44 @@ def test_estimates_are_strict_and_consistent(name: str, data: st.DataObject):
         assert type(e.n) is int, (key, e)
         interval = (e.low is None, e.high is None, e.interval is None)
         assert interval in ((True,) * 3, (False,) * 3), (key, e)
+        assert_says_why(key, e)
         if e.low is not None and e.high is not None and e.value is not None:
             slack = 1e-12 * (1 + abs(e.value))
             assert e.low - slack <= e.value <= e.high + slack, (key, e)
     assert all(count > 0 for count in metric.notes(state).values())
+
+
+def assert_says_why(name: str, e: Estimate):
+    lacks_interval = e.value is not None and e.interval is None
+    assert (e.no_interval is not None) == lacks_interval, (name, e)
+    assert e.no_interval != "", (name, e)
+
+
+@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("clusters", ["none", "one", "own", "some"])
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(data=st.data(), n_copies=st.sampled_from([1, 2, 6]))
+def test_a_value_without_an_interval_says_why(
+    name: str, clusters: str, data: st.DataObject, n_copies: int
+):
+    """Copies of rows make constant samples and full agreement long enough for any method."""
+    metric = load_metric(name)
+    rows = data.draw(rows_of(metric))
+    rows = [dict(row) for row in (rows if n_copies == 1 else rows[:2]) for _ in range(n_copies)]
+    for i, row in enumerate(rows):
+        row["cluster"] = {"none": None, "one": "p", "own": str(i)}.get(clusters, "pq"[i % 2])
+        if clusters == "some" and i == 0:
+            row["cluster"] = None
+    state = metric.update(metric.init(), table_of(metric, rows))
+    estimates, notes = metric.compute(state), metric.notes(state)
+    for key, e in estimates.items():
+        assert_says_why(key, e)
+    for n_groups in (1, 3, 12):
+        groups = dict.fromkeys(map(str, range(n_groups)), estimates)
+        for group_notes in ((), [notes] * n_groups):
+            means = macro_averages(groups, notes=notes, group_notes=group_notes)
+            for key, e in means.items():
+                assert_says_why(f"macro_{key}", e)
 
 
 @pytest.mark.parametrize("name", METRICS)

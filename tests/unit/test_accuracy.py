@@ -241,7 +241,7 @@ def test_a_model_that_always_answers_the_same_is_seen():
     always = [example(gold, -1.0, -2.0, -3.0, -4.0) for gold in (0, 1, 2, 3) * 5]
     share = compute(*always)["most_frequent_index_share"]
     assert (share.value, share.n, share.higher_is_better) == (1.0, 20, None)
-    assert (share.stderr, share.interval) == (None, None)
+    assert (share.stderr, share.interval, share.no_interval) == (None, None, "no method")
     assert compute(*always)["accuracy"].value == 0.25
 
 

@@ -173,6 +173,17 @@ def test_what_is_undefined_says_why():
     same = compute([3, 3], [3, 3])
     assert same["mean_difference"].value == 0
     assert same["mean_difference"].interval is None
+    assert same["mean_difference"].no_interval == "constant"
+    coefficients = [name for name in same if "kappa" in name or "alpha" in name]
+    full = compute([1, 2, 3, 3, 1], [1, 2, 3, 3, 1])
+    assert {(full[name].value, full[name].no_interval) for name in coefficients} == {
+        (1.0, "full agreement")
+    }
+    one = compute([1], [2])
+    assert one["cohen_kappa"].no_interval == one["mean_difference"].no_interval == "n<2"
+    assert one["krippendorff_alpha_interval"].no_interval == "n<4"
+    never = compute([1, 1, 1, 1], [2, 2, 2, 2])["cohen_kappa"]
+    assert (never.value, never.no_interval) == (0.0, "no spread")
     kappas = [e for name, e in same.items() if "kappa" in name or "alpha" in name]
     assert {e.reason for e in kappas} == {"constant"}
     huge = compute([1.7e308, 1.7e308], [-1.7e308, -1.7e308])
@@ -302,11 +313,16 @@ def test_replicates_that_are_often_undefined_make_no_interval():
     rare = compute([1, 1, 1, 2], [1, 1, 1, 2])
     mixed = compute([1, 1, 1, 1, 2], [1, 1, 1, 1, 1])
     few = compute([1, 2, 3], [1, 2, 2])
-    for found in (rare, mixed, few):
+    for found, reason in (
+        (rare, "full agreement"),
+        (mixed, "replicates undefined"),
+        (few, "n<4"),
+    ):
         for level in LEVELS:
             alpha = found[f"krippendorff_alpha_{level}"]
             assert alpha.value is not None
             assert (alpha.stderr, alpha.low, alpha.high, alpha.interval) == (None,) * 4
+            assert alpha.no_interval == reason
 
 
 @pytest.mark.parametrize("level", LEVELS)

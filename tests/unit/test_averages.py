@@ -81,3 +81,25 @@ def test_guaranteed_bounds_make_no_interval():
     bounds = Estimate(0.5, "correlation", 9, low=0.4, high=0.6, interval="guaranteed")
     found = macro_averages({"a": {"tau": bounds}, "b": {"tau": bounds}})["tau"]
     assert (found.value, found.interval, found.low) == (0.5, None, None)
+    assert found.no_interval == "no method"
+
+
+def test_a_mean_without_an_interval_says_why():
+    known = Estimate(3.0, "rating", 9, stderr=0.1, low=2.8, high=3.2, interval="t95")
+    few = Estimate(3.0, "rating", 1, no_interval="n<2")
+    same = Estimate(3.0, "rating", 9, stderr=0.0, no_interval="constant")
+    never = Estimate(0.25, "fraction", 9, no_interval="no method")
+
+    def why(*groups: Estimate, **more) -> str | None:
+        by_name = {str(i): {"a": group} for i, group in enumerate(groups)}
+        return macro_averages(by_name, **more)["a"].no_interval
+
+    assert why(known, known) is None
+    assert why(known, few, same) == "none in 2 of 3 groups"
+    assert why(never, never) == why(*[never] * 12) == "no method"
+    assert why(*[known] * 11, few) == "none in 1 of 12 groups"
+    assert why(*[same] * 12) == "no spread"
+    shared = {"notes": {"clusters": 3}, "group_notes": [{"clusters": 2}, {"clusters": 2}]}
+    assert why(known, known, **shared) == "groups share clusters"
+    undefined = Estimate(None, "rating", 0, reason="n=0")
+    assert why(known, undefined, **shared) is None

@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from raveval.metrics import accuracy, agreement, correlation, entropy, greedy, perplexity, rating
-from raveval.metrics._bootstrap import bootstrapped, count_replicates, percentile95
+from raveval.metrics._bootstrap import Bootstrapped, bootstrapped, count_replicates, percentile95
 
 FEW_ROWS = np.array([3, 0, 1, 7, 2, 11, 1])  # drawn row by row
 MANY_ROWS = np.array([3000, 0, 1, 7000, 2, 11_000, 1999])  # drawn cell by cell
@@ -158,17 +158,17 @@ def test_undefined_replicates_are_left_out_of_the_percentiles():
 def test_replicates_make_an_error_and_an_interval():
     values = np.append(np.random.default_rng(1).normal(size=1000), [np.nan] * 52)
     found = bootstrapped(values, 30)
-    assert found is not None
+    assert isinstance(found, Bootstrapped)
     assert found.stderr == pytest.approx(np.nanstd(values, ddof=1), rel=1e-14)
     assert (found.low, found.high) == percentile95(values)
 
 
 def test_when_replicates_make_no_interval():
     values = np.random.default_rng(2).normal(size=1000)
-    assert bootstrapped(values, 4) is not None
-    assert bootstrapped(values, 3) is None, "too few were drawn"
-    assert bootstrapped(np.append(values, [np.nan] * 53), 30) is None, "more than 5 % undefined"
-    assert bootstrapped(np.full(1000, np.nan), 30) is None
-    assert bootstrapped(np.full(1000, 0.3), 30) is None, "no spread"
+    assert isinstance(bootstrapped(values, 4), Bootstrapped)
+    assert bootstrapped(values, 3) == "n<4"
+    assert bootstrapped(np.append(values, [np.nan] * 53), 30) == "replicates undefined"
+    assert bootstrapped(np.full(1000, np.nan), 30) == "replicates undefined"
+    assert bootstrapped(np.full(1000, 0.3), 30) == "no spread"
     dust = 0.3 + np.spacing(0.3) * np.arange(1000)
-    assert bootstrapped(dust, 30) is None, "rounding dust is no spread"
+    assert bootstrapped(dust, 30) == "no spread", "rounding dust is none"

@@ -103,11 +103,23 @@ def test_a_single_cluster_has_no_interval():
     found = measure("accuracy", choices([True, False, True], ["a"] * 3)).metrics["accuracy"]
     assert (found.value, found.n) == (2 / 3, 3)
     assert (found.stderr, found.low, found.high, found.interval) == (None,) * 4
+    assert found.no_interval == "one cluster"
+
+
+def test_what_has_no_interval_over_clusters_says_why():
+    # Two clusters of one rate each: 1 of 2, and 2 of 4.
+    correct, clusters = [True, False, True, False, True, False], ["a"] * 2 + ["b"] * 4
+    found = measure("accuracy", choices(correct, clusters)).metrics
+    assert found["accuracy"].no_interval is None
+    assert found["relative_improvement"].no_interval == "no spread"
+    assert found["relative_improvement_per_n_choices"].no_interval == "no method for clusters"
+    assert found["random_baseline"].no_interval == "no method"
 
 
 def test_clusters_for_some_only_give_no_interval():
     measured = measure("accuracy", choices([True, False, True], ["a", "b", None]))
     assert measured.metrics["accuracy"].interval is None
+    assert measured.metrics["accuracy"].no_interval == "not all in clusters"
     assert measured.notes["clusters"] == 2
     assert measured.notes["without_cluster"] == 1
 

@@ -218,7 +218,8 @@ def test_two_distinct_examples():
 
 
 def test_three_examples_have_no_interval():
-    assert {estimate.interval for estimate in correlate([1, 2, 3], [1, 3, 2]).values()} == {None}
+    found = correlate([1, 2, 3], [1, 3, 2]).values()
+    assert {(estimate.interval, estimate.no_interval) for estimate in found} == {(None, "n<4")}
 
 
 def test_constant():
@@ -507,6 +508,7 @@ def test_a_perfect_correlation_claims_no_certainty(sign: int):
     for estimate in correlate(x, sign * x).values():
         assert estimate.value == sign
         assert (estimate.interval, estimate.stderr) == (None, None)
+        assert estimate.no_interval == "perfect correlation"
         assert (estimate.low, estimate.high) == (None, None)
 
 
@@ -523,6 +525,7 @@ def test_replicates_that_are_mostly_constant_make_no_interval():
     found = correlate([1, 1, 1, 2], [1, 2, 3, 4])
     assert found["spearman"].interval is None
     assert found["spearman"].value is not None
+    assert found["spearman"].no_interval == "replicates undefined"
 
 
 def test_a_coefficient_of_zero_is_in_its_interval():
@@ -599,11 +602,12 @@ def test_where_some_examples_have_no_cluster_there_is_no_interval():
     x, y, cluster = clustered(10, seed=18)
     partly = pa.array([None, None, *(f"passage {c}" for c in cluster[2:])])
     state = METRIC.update(METRIC.init(), table(x, y, cluster=partly))
-    assert {estimate.interval for estimate in METRIC.compute(state).values()} == {None}
+    for estimate in METRIC.compute(state).values():
+        assert (estimate.interval, estimate.no_interval) == (None, "not all in clusters")
     assert METRIC.notes(state) == {"clusters": 10, "without_cluster": 2}
-    for n_clusters in (1, 2, 3):
+    for n_clusters, reason in ((1, "one cluster"), (2, "clusters<4"), (3, "clusters<4")):
         few = correlate(x, y, cluster=names(np.arange(len(x)) % n_clusters))
-        assert {estimate.interval for estimate in few.values()} == {None}
+        assert {(e.interval, e.no_interval) for e in few.values()} == {(None, reason)}
     none = METRIC.update(METRIC.init(), table(x, y, cluster=pa.nulls(len(x), pa.string())))
     assert none == METRIC.update(METRIC.init(), table(x, y))
     assert METRIC.notes(none) == {}

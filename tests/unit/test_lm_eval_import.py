@@ -251,6 +251,7 @@ class TestRecords:
         assert metrics["word_perplexity"].value == pytest.approx(value, rel=1e-12)
         assert metrics["word_perplexity"].interval == "delta-t95"
         assert metrics["word_perplexity,none"].interval is None
+        assert metrics["word_perplexity,none"].no_interval == "no standard error"
         assert metrics["char_perplexity"].reason == "not measured"
 
     def test_of_continuations(self, tmp_path):

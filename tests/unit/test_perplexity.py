@@ -209,6 +209,7 @@ def test_documents_of_one_rate_prove_no_certainty():
     for name in ("token_perplexity", "nats_per_token"):
         ends = (found[name].low, found[name].high, found[name].interval)
         assert (found[name].stderr, *ends) == (0.0, None, None, None)
+        assert found[name].no_interval == "constant"
     same = compute(entropy.METRIC, entropy_nats=[6.0, 4.0], n_tokens=[3, 2])["entropy_nats"]
     assert (same.value, same.stderr, same.low, same.interval) == (2.0, 0.0, None, None)
 
@@ -219,9 +220,10 @@ def test_an_end_beyond_doubles_is_none():
     assert nats.value == pytest.approx(2.6 / 3 * 1e308, rel=1e-15)
     assert nats.stderr is not None
     assert (nats.low, nats.high, nats.interval) == (None, None, None)
+    assert nats.no_interval == "overflow"
     wide = ppl([-1.0, -1300.0], n_tokens=[1, 1])["token_perplexity"]
     assert wide.value == pytest.approx(math.exp(650.5), rel=1e-12)
-    assert (wide.low, wide.interval) == (None, None)
+    assert (wide.low, wide.interval, wide.no_interval) == (None, None, "overflow")
 
 
 def test_entropy_that_no_engine_saw():

@@ -151,6 +151,7 @@ def test_what_is_undefined_says_why():
     assert tiny["reference_mean"].value == 3
     equal = compute([1.0, 2.0, 1.0], [4.0, 4.0, NAN])["prediction_powered_mean"]
     assert (equal.value, equal.stderr, equal.interval) == (4.0, 0.0, None)
+    assert equal.no_interval == "no spread"
 
 
 def test_a_judge_that_tells_all_leaves_only_its_own_spread():

@@ -101,8 +101,10 @@ def test_a_standard_deviation_without_an_interval():
     few = compute([1, 2, 4, 5])["standard_deviation"]
     assert few.value == pytest.approx(np.std([1, 2, 4, 5], ddof=1), rel=1e-15)
     assert (few.stderr, few.low, few.interval) == (None, None, None)
+    assert few.no_interval == "n<5"
     same = compute([2] * 9)["standard_deviation"]
     assert (same.value, same.stderr, same.low, same.interval) == (0.0, 0.0, None, None)
+    assert same.no_interval == "constant"
 
 
 def test_the_interval_of_the_standard_deviation_covers():
@@ -138,6 +140,7 @@ def test_the_median_and_its_interval(n: int):
     if not below:
         assert n < 6
         assert found.interval is None
+        assert found.no_interval == "n<6"
         return
     k = max(below)
     assert (found.low, found.high) == (ordered[k - 1], ordered[n - k])

@@ -50,6 +50,7 @@ ESTIMATES = st.builds(
     high=NUMBER,
     interval=st.none() | TEXT,
     higher_is_better=st.none() | st.booleans(),
+    no_interval=st.none() | TEXT,
 )
 METRICS = st.dictionaries(NAME, ESTIMATES, max_size=3)
 CATEGORIES = st.builds(Categories, TEXT, st.just(("1", "2")), st.none() | st.just(0.5))
@@ -141,6 +142,15 @@ class TestJson:
         assert report.to_json(report.from_json(text)) == text
         assert text.isascii()
 
+    def test_of_a_version_that_knew_no_reasons_for_intervals_is_read(self):
+        content = json.loads(report.to_json(example_results()))
+        for task in content["tasks"].values():
+            groups = [task["metrics"], task.get("macro", {}), *task.get("groups", {}).values()]
+            for estimate in (e for group in groups for e in group.values()):
+                assert "no_interval" in estimate
+                del estimate["no_interval"]
+        assert report.from_json(json.dumps(content)) == example_results()
+
     def test_has_the_documented_shape(self):
         content = json.loads(report.to_json(example_results()))
         assert list(content) == [
@@ -157,6 +167,7 @@ class TestJson:
             "low": 0.443,
             "high": 0.634,
             "interval": "wilson95",
+            "no_interval": None,
             "higher_is_better": True,
         }
         assert list(task["metrics"]) == [
@@ -286,6 +297,7 @@ class TestNumbers:
             (Estimate(-0.38664, "ratio", 1), "-0.3866", ""),
             (Estimate(0.0, "nats", 1), "0.000", ""),
             (Estimate(None, "fraction", 0, "n=0"), "—", "(n=0)"),
+            (Estimate(0.25, "fraction", 1, no_interval="n<2"), "25.00 %", "(n<2)"),
         ],
     )
     def test_is_written_with_the_digits_it_supports(self, estimate, value, interval):
@@ -431,6 +443,18 @@ class TestMarkdown:
         assert "| physics | 40.0 % | [27.0, 54.0] | 49 |" in text
         assert "| all | 1007 | 22 | 4.5 |" in text
         assert "- started: 2026-01-01" in text
+
+    def test_says_in_every_form_why_a_number_has_no_interval(self):
+        alone = Estimate(0.5, "fraction", 10, no_interval="one cluster")
+        task = dataclasses.replace(
+            example_results().tasks["arc_easy"], metrics={"exact_match": alone}
+        )
+        results = example_results(tasks={"t": task})
+        for text in (printed(results), report.to_markdown(results), report.to_html(results)):
+            assert "(one cluster)" in text
+        row = next(csv.DictReader(io.StringIO(report.to_csv(results))))
+        assert (row["metric"], row["interval"]) == ("exact_match", "")
+        assert row["no_interval"] == "one cluster"
 
     def test_says_what_intervals_are_over(self):
         said = "over other examples like these, not over seeds"
