@@ -245,10 +245,12 @@ def config_from_flags(
     documents: Collection[str] = (),
     evaluate_options: Mapping[str, Any] | None = None,
     run_options: Mapping[str, Any] | None = None,
+    typed: Mapping[str, str] | None = None,
 ) -> RunConfig:
     """Build a config from command-line flags; options that are None are left out.
 
-    Tasks among `documents` are scored as they stand: a number of shots is for the others.
+    Tasks among `documents` are scored as they stand: a number of shots is for the others. `typed`
+    has the flags by the dotted keys that they set, for errors.
 
     Raises:
         ConfigError: as `load_config`.
@@ -264,7 +266,7 @@ def config_from_flags(
         },
         "run": {"output": output, **_given(run_options)},
     }
-    return validate(RunConfig, content, where="flags")
+    return validate(RunConfig, content, where="flags", typed=typed)
 
 
 def model_source(model: str) -> dict[str, Any]:

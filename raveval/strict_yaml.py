@@ -5,6 +5,7 @@ Configs and task files share it, so that both are refused in the same words.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -62,8 +63,17 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def validate(model: type[Model], content: dict[str, Any], *, where: str) -> Model:
+def validate(
+    model: type[Model],
+    content: dict[str, Any],
+    *,
+    where: str,
+    typed: Mapping[str, str] | None = None,
+) -> Model:
     """Check `content` against `model`; `where` begins each line of the error.
+
+    `typed` has what the user typed instead of some keys, say flags, by the dotted key without the
+    numbers of lists; it then begins the line, and `where` and the key are left out.
 
     Raises:
         ConfigError: one line per fault, with the dotted key, what was given and what is allowed.
@@ -71,13 +81,21 @@ def validate(model: type[Model], content: dict[str, Any], *, where: str) -> Mode
     try:
         return model.model_validate(content)
     except ValidationError as exc:
-        lines = [f"{where}: {_describe(model, dict(fault))}" for fault in exc.errors()]
+        lines = [_line(model, dict(fault), where, typed or {}) for fault in exc.errors()]
         raise ConfigError("\n".join(dict.fromkeys(lines))) from exc
 
 
-def _describe(model: type[BaseModel], fault: dict[str, Any]) -> str:
+def _line(
+    model: type[BaseModel], fault: dict[str, Any], where: str, typed: Mapping[str, str]
+) -> str:
     location = [part for part in fault["loc"] if not _is_union_tag(part)]
-    key = ".".join(str(part) for part in location)
+    key = ".".join(part for part in location if isinstance(part, str))
+    if key in typed:
+        return _describe(model, fault, location, typed[key])
+    return f"{where}: {_describe(model, fault, location, '.'.join(map(str, location)))}"
+
+
+def _describe(model: type[BaseModel], fault: dict[str, Any], location: list[Any], key: str) -> str:
     if fault["type"] == "extra_forbidden":
         return f"{key}: unknown key; {nearest(str(location[-1]), _keys_at(model, location[:-1]))}"
     if fault["type"] == "missing":

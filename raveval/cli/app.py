@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperGroup
+from typing_extensions import override
 
 import raveval
 from raveval.speech import (
@@ -39,8 +41,22 @@ EPILOG = (
     "started, 1 failed. After an interruption the same command goes on where it stopped."
 )
 
+
+class _Commands(TyperGroup):
+    """Says what is wrong with a flag's value without the prefix of the library that checks it."""
+
+    @override
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as exc:
+            exc.message = exc.message.removeprefix("Value error, ")
+            raise
+
+
 app = typer.Typer(
     name="raveval",
+    cls=_Commands,
     help="Distributed batch evaluation of language models on Ray.",
     epilog=EPILOG,
     no_args_is_help=True,

@@ -59,6 +59,22 @@ CONFIG_KEYS: Mapping[str, str] = {
 MODEL_KEYS = ("revision", "dtype", "max_model_len")
 """Keys of --model-args that belong to the model; all others are options of the engine."""
 
+TYPED: Mapping[str, str] = {
+    **{f"run.{key}": flag for flag, key in RUN_FLAGS.items()},
+    **{f"evaluate.tasks.{flag}": flag for flag in TASK_FLAGS},
+    **{f"evaluate.{key}": flag for flag, key in EVALUATE_FLAGS.items()},
+    "evaluate.tasks.task": "tasks",
+    "evaluate.model.id": "model",
+    "evaluate.model.path": "model",
+    "evaluate.engine.name": "engine",
+    "evaluate.judge.model.id": "judge",
+    "evaluate.judge.model.path": "judge",
+    "evaluate.judge.engine.name": "judge_engine",
+    **{f"evaluate.model.{key}": f"model_args {key}" for key in MODEL_KEYS},
+    **{f"evaluate.judge.model.{key}": f"judge_args {key}" for key in MODEL_KEYS},
+}
+"""Dotted keys of a config, and the flag that sets each."""
+
 REFUSED_ARGUMENTS: Mapping[str, str] = {
     "data_parallel_size": "copies of the model are raveval's own: use --replicas N instead",
     "batch_size": "batches form continuously; leave it out",
@@ -137,7 +153,8 @@ def _from_file(path: Path, given: Mapping[str, Any]) -> RunConfig:
     if isinstance(section, Mapping):
         overrides = {key: given[flag] for flag, key in RUN_FLAGS.items() if flag in given}
         content = {**content, "run": {**section, **overrides}}
-    return validate(RunConfig, content, where=str(path))
+    typed = {f"run.{key}": _spelled(flag) for flag, key in RUN_FLAGS.items() if flag in given}
+    return validate(RunConfig, content, where=str(path), typed=typed)
 
 
 def _from_flags(given: Mapping[str, Any]) -> RunConfig:
@@ -178,6 +195,7 @@ def _from_flags(given: Mapping[str, Any]) -> RunConfig:
             for flag, key in RUN_FLAGS.items()
             if flag in given and flag != "output_path"
         },
+        typed={key: _spelled(flag) for key, flag in TYPED.items()},
     )
 
 
@@ -240,7 +258,9 @@ def _output(given: Mapping[str, Any]) -> str:
 
 
 def _spelled(flag: str) -> str:
-    return f"--{flag.replace('_', '-')}"
+    """Return a flag as it is typed; after a space, the key of its value stays as it is."""
+    name, *key = flag.split(" ")
+    return " ".join((f"--{name.replace('_', '-')}", *key))
 
 
 def read_columns(pairs: Sequence[str]) -> dict[str, str]:

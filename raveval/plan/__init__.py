@@ -66,9 +66,10 @@ class Plan:
         lines = [self.model.line("model")]
         if self.judge is not None:
             lines.append(self.judge.line("judge"))
+        n_shards = len(self.shards())
         lines.append(
             f"output  {run.output} ({run.replicas} replica{'s' * (run.replicas > 1)}, "
-            f"{len(self.shards())} shards)"
+            f"{n_shards} shard{'s' * (n_shards > 1)})"
         )
         lines += self._chat_lines()
         for task in self.tasks:
