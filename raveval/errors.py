@@ -70,10 +70,19 @@ def nearest(name: str, known: Iterable[str]) -> str:
     'known: arc_easy, piqa'
     """
     names = sorted(known)
-    close = get_close_matches(name, names, n=3, cutoff=0.6)
-    if close:
-        return f"did you mean {' or '.join(repr(c) for c in close)}?"
-    return f"known: {', '.join(names)}"
+    return meant(name, names) or f"known: {', '.join(names)}"
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return the question whether one of the nearest names was meant; empty where none is near.
+
+    >>> meant("arc_esay", ["arc_easy", "piqa"])
+    "did you mean 'arc_easy'?"
+    >>> meant("zzz", ["arc_easy", "piqa"])
+    ''
+    """
+    close = get_close_matches(name, sorted(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else ""
 
 
 def raised_at(exc: BaseException) -> str:

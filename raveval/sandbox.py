@@ -5,6 +5,7 @@ It bounds sizes and steps; which syntax is allowed at all is `raveval.templates`
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -52,10 +53,29 @@ class Refusal(Exception):
     """A template asks for something that its language has not; the message says what."""
 
 
+class NoColumn(jinja2.UndefinedError):
+    """A variable that is no column of the row."""
+
+    def __init__(self, column: str, message: str) -> None:
+        super().__init__(message)
+        self.column = column
+
+
 class _Missing(jinja2.StrictUndefined):
     """A name that is not there: an error as soon as it is used."""
 
     __slots__ = ()
+
+    def __init__(
+        self,
+        hint: str | None = None,
+        obj: Any = jinja2.utils.missing,
+        name: str | None = None,
+        exc: Any = jinja2.UndefinedError,
+    ) -> None:
+        if hint is None and name is not None and obj is jinja2.utils.missing:
+            exc = functools.partial(NoColumn, name)
+        super().__init__(hint, obj, name, exc)
 
     @property
     @override

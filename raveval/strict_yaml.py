@@ -24,6 +24,9 @@ class Strict(BaseModel):
 
 Model = TypeVar("Model", bound=Strict)
 
+_PLAIN = {"tuple_type": "expected a list"}
+"""Faults that pydantic words by a type that YAML does not have."""
+
 
 class _NoDuplicates(yaml.SafeLoader):
     """Refuses a key that stands twice, of which YAML's own rule would keep the last in silence."""
@@ -100,7 +103,7 @@ def _describe(model: type[BaseModel], fault: dict[str, Any], location: list[Any]
         return f"{key}: unknown key; {nearest(str(location[-1]), _keys_at(model, location[:-1]))}"
     if fault["type"] == "missing":
         return f"{key}: missing"
-    message = fault["msg"].removeprefix("Value error, ")
+    message = _PLAIN.get(fault["type"], fault["msg"].removeprefix("Value error, "))
     if not key:
         return str(message)
     given = fault["input"]

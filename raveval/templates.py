@@ -31,7 +31,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Undefined
 from jinja2.visitor import NodeTransformer
 
-from raveval.errors import ConfigError, DataError
+from raveval.errors import ConfigError, DataError, meant
 from raveval.sandbox import (
     COUNTED,
     FILTERS,
@@ -41,10 +41,21 @@ from raveval.sandbox import (
     STEPS_LEFT,
     TESTS,
     Environment,
+    NoColumn,
     Refusal,
 )
 
-__all__ = ["FILTERS", "METHODS", "TESTS", "Expression", "Text", "expression", "shows_once", "text"]
+__all__ = [
+    "FILTERS",
+    "METHODS",
+    "TESTS",
+    "Expression",
+    "MissingColumn",
+    "Text",
+    "expression",
+    "shows_once",
+    "text",
+]
 
 MAX_SOURCE_CHARS = 20_000
 MAX_LOOP_DEPTH = 2
@@ -66,6 +77,14 @@ _FAULTS = (
 
 
 _ENVIRONMENT = Environment()
+
+
+class MissingColumn(DataError):
+    """A template names a column that the row has not."""
+
+    def __init__(self, message: str, column: str) -> None:
+        super().__init__(message)
+        self.column = column
 
 
 class _Bounds(NodeTransformer):
@@ -136,10 +155,15 @@ def _placing_faults(source: str, row: Mapping[str, Any]) -> Iterator[None]:
     try:
         yield
     except _FAULTS as exc:
-        message = f"{_shortened(source)!r}: {exc}; the row's columns: {', '.join(map(str, row))}"
+        columns = [str(name) for name in row]
+        hint = meant(exc.column, columns) if isinstance(exc, NoColumn) else ""
+        said = f"{exc} ({hint})" if hint else str(exc)
+        message = f"{_shortened(source)!r}: {said}; the row's columns: {', '.join(columns)}"
         empty = [str(name) for name, value in row.items() if value is None]
         if empty:
             message += f" (null: {', '.join(empty)})"
+        if isinstance(exc, NoColumn):
+            raise MissingColumn(message, exc.column) from exc
         raise DataError(message) from exc
 
 
@@ -206,7 +230,9 @@ def _parse_expression(source: str) -> nodes.Template:
     parser = Parser(_ENVIRONMENT, source, state="variable")
     value = parser.parse_expression()
     if not parser.stream.eos:
-        parser.fail(f"unexpected {parser.stream.current.value!r} after the expression")
+        found = parser.stream.current
+        listed = f"; a list stands in brackets: [{source.strip()}]" if found.type == "comma" else ""
+        parser.fail(f"unexpected {found.value!r} after the expression{listed}")
     _check([value])
     target = nodes.Name("value", "store", lineno=1)
     template = nodes.Template([nodes.Assign(target, value, lineno=1)], lineno=1)

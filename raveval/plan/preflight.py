@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from raveval import tasks
+from raveval import registry, tasks
 from raveval.config import EvaluateConfig, RunConfig, TaskConfig
 from raveval.errors import (
     ConfigError,
@@ -32,11 +32,32 @@ def check_metrics(task: str, metrics: Sequence[str], protocol: EvaluationProtoco
         if lacking:
             raise ConfigError(
                 f"task {task!r}: metric {name!r} needs the column {lacking[0]!r}, which its "
-                f"protocol does not record; {nearest(lacking[0], columns)}"
+                f"protocol does not record; {_fitting(name, lacking[0], columns)}"
             )
         if "." in name:
             _rehearse(task, name, schema(protocol.COLUMNS).empty_table())
     _check_estimates(task, metrics)
+
+
+def _fitting(name: str, lacking: str, columns: Sequence[str]) -> str:
+    """Say which protocols a metric is for, and which metrics records of `columns` can feed.
+
+    A metric of one's own may have misspelt a column instead.
+    """
+    metrics = (other for other in registry.names("metrics") if _feeds(columns, other))
+    own = f"metrics for this protocol: {', '.join(metrics)}"
+    if "." in name:
+        return f"{nearest(lacking, columns)} ({own})"
+    protocols = (
+        protocol
+        for protocol in registry.names("protocols")
+        if _feeds(schema(load_protocol(protocol).COLUMNS).names, name)
+    )
+    return f"it is for {', '.join(protocols) or 'predictions you already have'}; {own}"
+
+
+def _feeds(columns: Sequence[str], metric: str) -> bool:
+    return set(load_metric(metric).needs) <= set(columns)
 
 
 def _rehearse(task: str, name: str, nothing: pa.Table) -> None:

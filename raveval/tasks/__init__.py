@@ -157,6 +157,7 @@ _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _OTHER_NAMES = {
     "task": "the file's name is the task's name",
     "name": "the file's name is the task's name",
+    "file": "write `source: {path: …}`",
     "output_type": "write `protocol`",
     "dataset_path": "write `source: {hub: …}` or `source: {path: …}`",
     "dataset_name": "write `source: {config: …}`",
@@ -234,7 +235,7 @@ def _read(path: Path) -> Task:
         values = content.get(section)
         if isinstance(values, dict) and isinstance(values.get("path"), str):
             content[section] = {**values, "path": str(path.parent / values["path"])}
-    return validate(Task, {**content, "name": path.stem}, where=str(path))
+    return validate(Task, {**content, "name": path.stem, "file": path}, where=str(path))
 
 
 def _read_rubric_file(content: dict[str, Any], path: Path) -> None:

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from raveval.errors import ConfigError, DataError
 from raveval.tasks import GRADED, JUDGED, Options, Task, layout, shots
+from raveval.tasks.faults import Faults
 from raveval.tasks.question import Question, render
 from raveval.tasks.sections import Source
 from raveval.tasks.source import Layout, Row, read
 from raveval.types import Example
-
-MAX_FAULTS_SHOWN = 5
 
 
 def examples(task: Task, options: Options, *, seed: int) -> list[Example]:
@@ -32,7 +31,7 @@ def examples(task: Task, options: Options, *, seed: int) -> list[Example]:
         candidates,
         within_group=task.fewshot.within_group,
         order=task.fewshot.order,
-        name=f"task {task.name!r}: the pool {_name(source)}",
+        name=f"task {task.name!r}: the pool {source.name}",
         is_apart=source != _source(task, options),
     )
     return [
@@ -44,7 +43,7 @@ def examples(task: Task, options: Options, *, seed: int) -> list[Example]:
 def provenance(task: Task, options: Options) -> dict[str, str]:
     """Return where the rows come from; see `raveval.tasks.provenance`."""
     source = _source(task, options)
-    found = {"examples": _name(source)}
+    found = {"examples": source.name}
     if source.hub is not None:
         from raveval.tasks import hub
 
@@ -54,7 +53,7 @@ def provenance(task: Task, options: Options) -> dict[str, str]:
         n_repeated = _read(task, source, limit=options.limit).n_repeated
         found["repeated_rows"] = str(n_repeated)
     if _n_shots(task, options):
-        found["shots"] = _name(_pool(task, options))
+        found["shots"] = _pool(task, options).name
     return found
 
 
@@ -114,12 +113,6 @@ def _pool(task: Task, options: Options) -> Source:
     return source
 
 
-def _name(source: Source) -> str:
-    if source.path is not None:
-        return source.path
-    return " ".join(filter(None, (source.hub, source.config, source.split)))
-
-
 def _rows(source: Source) -> Iterator[Row]:
     if source.path is not None:
         reading = Layout(source.format, source.documents, source.split_on)
@@ -139,13 +132,15 @@ class _Content:
 
 def _read(task: Task, source: Source, *, limit: int | None) -> _Content:
     """Render all rows, and complain about all that cannot be read at once."""
-    questions, faults = list[Question](), list[str]()
+    questions = list[Question]()
+    own = (None, task.source.path, task.fewshot.path)
+    faults = Faults(task, source.name, is_given=source.path not in own)
     seen, n_repeated = set[Question](), 0
     for row in _rows(source):
         try:
             question = render(task, row)
         except DataError as exc:
-            faults.append(f"{row.where}: {exc}")
+            faults.add(row, exc)
         else:
             if task.distinct and _is_known(question, seen):
                 n_repeated += 1
@@ -153,15 +148,9 @@ def _read(task: Task, source: Source, *, limit: int | None) -> _Content:
             questions.append(question)
         if len(questions) + len(faults) == limit:
             break
-    if faults:
-        shown = "\n".join(faults[:MAX_FAULTS_SHOWN])
-        n_rows = len(faults) + len(questions)
-        raise DataError(
-            f"{shown}\ntask {task.name!r} cannot read {len(faults)} of {n_rows} rows of "
-            f"{_name(source)}. Mend them, or write a task file for this layout of columns"
-        )
+    faults.refuse(len(faults) + len(questions))
     if not questions:
-        raise DataError(f"{_name(source)}: no rows; task {task.name!r} needs at least one")
+        raise DataError(f"{source.name}: no rows; task {task.name!r} needs at least one")
     return _Content(questions, n_repeated)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import isfinite
+from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 from raveval.errors import DataError
 from raveval.judging.material import Grounds, Material
 from raveval.tasks import GRADED, Task, judged, rendering
-from raveval.tasks.rendering import Columns, shown
+from raveval.tasks.rendering import Columns, RowError, shown
 from raveval.tasks.source import Row
 
 PREFERENCES = ("a", "b", "tie")
@@ -55,7 +56,7 @@ def render(task: Task, row: Row) -> Question:
     context = prompt.rstrip(" ")
     choices = _choices(task, columns)
     references = _references(task, columns)
-    gold = _gold(task, columns, len(choices))
+    gold = _gold(task, columns, choices)
     text = rendering.text(task.text, "text", columns)
     question = Question(
         where=row.where,
@@ -103,11 +104,15 @@ def _prompt(task: Task, columns: Columns, grounds: Grounds | None) -> str:
     return prompt
 
 
-def _strings(key: str, value: Any, columns: Columns) -> tuple[str, ...]:
+def _strings(key: str, source: str, columns: Columns, *, advice: str) -> tuple[str, ...]:
+    """Return the texts that an expression gives; `advice` is for one that gives a single text."""
+    value = rendering.value(source, key, columns)
     if not isinstance(value, list | tuple):
         kind = type(value).__name__
-        raise DataError(
-            f"{key}: expected a list of texts, found {kind} {value!r:.60}; {shown(columns)}"
+        raise RowError(
+            f"{key}: expected a list of texts, found {kind} {value!r:.60}; {shown(columns)}",
+            alike=f"{key}: {kind}",
+            advice=advice if isinstance(value, str) else "",
         )
     for index, part in enumerate(value):
         if not isinstance(part, str):
@@ -122,7 +127,11 @@ def _choices(task: Task, columns: Columns) -> tuple[str, ...]:
     if task.choices is None:
         return ()
     if isinstance(task.choices, str):
-        choices = _strings("choices", rendering.value(task.choices, "choices", columns), columns)
+        advice = (
+            'Where each choice has a column of its own, `choices: "[a, b, c]"` lists them; a cell '
+            f"that holds them all is taken apart by `choices: \"{_bare(task.choices)}.split('|')\"`"
+        )
+        choices = _strings("choices", task.choices, columns, advice=advice)
     else:
         choices = tuple(
             rendering.text(choice, f"choices[{index}]", columns)
@@ -136,27 +145,63 @@ def _choices(task: Task, columns: Columns) -> tuple[str, ...]:
     return choices
 
 
-def _gold(task: Task, columns: Columns, n_choices: int) -> int | None:
+def _gold(task: Task, columns: Columns, choices: tuple[str, ...]) -> int | None:
     if task.gold is None:
         return None
     value = rendering.value(task.gold, "gold", columns)
     if not isinstance(value, int):
-        kind = type(value).__name__
-        raise DataError(
-            f"gold: expected the index of a choice, found {kind} {value!r:.60}; {shown(columns)}"
+        kind, advice = type(value).__name__, _gold_advice(task, value, choices)
+        raise RowError(
+            f"gold: expected the index of a choice, found {kind} {value!r:.60}; {shown(columns)}",
+            alike=f"gold: {kind} {advice}",
+            advice=advice,
         )
+    n_choices = len(choices)
     if not 0 <= value < n_choices:
         hidden = " (a split whose labels are hidden?)" if value == -1 else ""
         raise DataError(f"gold: index {value}{hidden}, but the choices are 0 to {n_choices - 1}")
     return int(value)
 
 
+def _gold_advice(task: Task, value: Any, choices: tuple[str, ...]) -> str:
+    """Return how the index is made of what stands in the row instead of it."""
+    bare = _bare(task.gold or "")
+    if isinstance(value, float) and value.is_integer():
+        return f"For a number as an index write `gold: {bare} | int`"
+    if not isinstance(value, str):
+        return ""
+    if value in choices:
+        if not isinstance(task.choices, str):
+            return (
+                "The index of a choice by its text needs the choices as one expression, say "
+                f'`choices: "[a, b]"` with `gold: "[a, b].index({bare})"`'
+            )
+        return f'The index of a choice by its text is `gold: "{_bare(task.choices)}.index({bare})"`'
+    if value.strip().isdecimal():
+        return (
+            f"Cells of CSV are text: write `gold: {bare} | int`, or `gold: ({bare} | int) - 1` "
+            "where they count from 1"
+        )
+    letters = ascii_uppercase if value.isupper() else ascii_lowercase
+    if len(value) == 1 and value in letters[: len(choices)]:
+        return f"The index of a letter is `gold: \"'{letters[: len(choices)]}'.index({bare})\"`"
+    return "A text as an index has to be one of the choices, letter for letter"
+
+
+def _bare(expression: str) -> str:
+    """Return an expression without the braces that may stand around it."""
+    return expression.strip().removeprefix("{{").removesuffix("}}").strip()
+
+
 def _references(task: Task, columns: Columns) -> tuple[str, ...]:
     if task.references is None:
         return ()
-    references = _strings(
-        "references", rendering.value(task.references, "references", columns), columns
+    bare = _bare(task.references)
+    advice = (
+        f'A cell that is one answer is `references: "[{bare}]"`; one that holds several is taken '
+        f"apart by `references: \"{bare}.split('|')\"`"
     )
+    references = _strings("references", task.references, columns, advice=advice)
     if not references and task.no_answer is None:
         raise DataError("references: none, and the task has no `no_answer` for such questions")
     return references

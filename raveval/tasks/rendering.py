@@ -12,6 +12,21 @@ Value = TypeVar("Value")
 Columns = Mapping[str, Any]
 
 
+class RowError(DataError):
+    """A row that a task cannot read.
+
+    Attributes:
+        alike: the reason, where it is one that the task file can have: the same in all rows that
+            are refused for it; else empty, and the fault is the row's own.
+        advice: what to write in the task file instead, where that is likely; else empty.
+    """
+
+    def __init__(self, message: str, *, alike: str = "", advice: str = "") -> None:
+        super().__init__(message)
+        self.alike = alike
+        self.advice = advice
+
+
 def text(source: str | None, key: str, columns: Columns) -> str:
     """Return the text that a text template gives; none gives none.
 
@@ -53,5 +68,7 @@ def shown(columns: Columns) -> str:
 def _at(key: str, evaluate: Callable[[Columns], Value], columns: Columns) -> Value:
     try:
         return evaluate(columns)
+    except templates.MissingColumn as exc:
+        raise RowError(f"{key}: {exc}", alike=f"{key}: no column {exc.column}") from exc
     except DataError as exc:
         raise DataError(f"{key}: {exc}") from exc

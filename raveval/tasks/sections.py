@@ -73,6 +73,13 @@ class Source(Strict):
             raise ValueError("`config` and `split` belong to a dataset of the hub, not to a file")
         return self
 
+    @property
+    def name(self) -> str:
+        """What the source is called in messages and in the report."""
+        if self.path is not None:
+            return self.path
+        return " ".join(filter(None, (self.hub, self.config, self.split)))
+
 
 class Fewshot(Strict):
     """Where shots come from and how many are shown."""

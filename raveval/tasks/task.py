@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
 from raveval import registry
 from raveval.errors import nearest
@@ -49,6 +50,7 @@ class Task(Strict):
     """One benchmark."""
 
     name: str
+    file: Path = Field(exclude=True)
     protocol: str
     version: Annotated[int, Field(ge=1)] = 1
     card: Card = Card()
@@ -62,7 +64,13 @@ class Task(Strict):
     instruction: Text = ""
     prompt: Text | None = None
     boundary: str = " "
-    choices: Expression | Texts | None = None
+    choices: (
+        Annotated[
+            Annotated[Expression, Tag("Expression")] | Annotated[Texts, Tag("Texts")],
+            Discriminator(lambda value: "Expression" if isinstance(value, str) else "Texts"),
+        ]
+        | None
+    ) = None
     gold: Expression | None = None
     unconditional: Text | None = None
     scoring: Literal["raw", "per_token", "per_char", "per_byte", "unconditional"] = "raw"

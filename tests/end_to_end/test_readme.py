@@ -23,8 +23,10 @@ import pytest
 import typer.main
 import yaml
 
+from raveval import registry, templates
 from raveval.cli import app
 from raveval.config import EngineConfig, engine_options, load_config
+from raveval.evaluate import load_protocol
 from raveval.submission.bundle import make_bundle
 from raveval.sweep import load_sweep
 from raveval.tasks import load_task
@@ -241,6 +243,10 @@ COMMANDS: Mapping[tuple[str, str], Run | Checked] = {
         leaves="runs/capitals/examples/capitals.parquet",
     ),
     (
+        "A task of your own",
+        "raveval plan --model demo --tasks ./table.yaml --output-path runs/table",
+    ): Run("table: 2 examples, multiple_choice", {**PLANNED, **NO_DEMO}),
+    (
         "A metric of your own",
         "raveval plan --model demo --tasks rivers.yaml --output-path runs/rivers",
     ): Run("rivers: 2 examples", {**PLANNED, **NO_DEMO}),
@@ -339,6 +345,8 @@ BLOCKS: Mapping[tuple[str, str, str], File | Run | Checked] = {
     ("A judge of answers", "yaml", "criteria:"): File("rubric.yaml"),
     ("A task of your own", "json", '{"country"'): File("capitals.jsonl"),
     ("A task of your own", "yaml", "protocol: multiple_choice"): File("capitals.yaml"),
+    ("A task of your own", "csv", "country,a,b,c"): File("table.csv"),
+    ("A task of your own", "yaml", "source: {path: table.csv}"): File("table.yaml"),
     ("A task of your own", "yaml", "protocol: question_answering"): Checked(ROWS, is_a_task),
     ("A task of your own", "yaml", "protocol: language_modelling"): Checked(ROWS, is_a_task),
     ("A metric of your own", "python", '"""Whether an answer'): File("mylab/answers.py"),
@@ -426,6 +434,30 @@ def test_commands_and_flags_in_sentences_exist() -> None:
     alone = {span.split()[0] for span in spans if span.startswith("--")}
     assert len(alone) > 10
     assert alone <= set.union(*flags.values())
+
+
+def test_the_protocols_named_beside_the_chat_template_are_those_that_prefer_it() -> None:
+    (row,) = (line for line in README.splitlines() if line.startswith("| `evaluate.chat`"))
+    protocols = registry.names("protocols")
+    named = {name for name in protocols if f"`{name}`" in row}
+    assert named == {name for name in protocols if load_protocol(name).PREFERS_CHAT}
+
+
+def test_ways_to_read_a_cell_give_what_the_page_says() -> None:
+    """Each row of the table: the values of its cell, and the expressions that read them."""
+    rows = re.findall(r"^\| (`\w+` (?:is|holds) .*) \| (`\w+: .*) \|$", README, flags=re.MULTILINE)
+    assert len(rows) == 5
+    made = []
+    for cell, reading in rows:
+        column = cell.split("`")[1]
+        values = [value.replace("\\|", "|") for value in cell.split("`")[3::2]]
+        keys = [code.replace("\\|", "|") for code in reading.split("`")[1::2]]
+        for number, key in enumerate(keys):
+            (source,) = yaml.safe_load(key).values()
+            cells = {"right": "Paris", column: values[min(number, len(values) - 1)]}
+            made.append(templates.expression(source).value(cells))
+    choices = ["Lyon", "Paris", "Nice"]
+    assert made == [1, 1, 1, choices, 1, ["Paris"], ["Paris", "Lutetia"]]
 
 
 def test_other_programs_in_sentences_have_what_they_name() -> None:

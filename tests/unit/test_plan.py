@@ -29,6 +29,10 @@ def plan(tmp_path: Path, **changes: Any) -> Plan:
     return make_plan(load_config({"evaluate": evaluate, "run": run}))
 
 
+def test_one_shard_is_told_as_one(tmp_path: Path) -> None:
+    assert any(line.endswith("(1 replica, 1 shard)") for line in plan(tmp_path).lines())
+
+
 def test_a_plan_writes_nothing(tmp_path: Path) -> None:
     lines = plan(tmp_path).lines()
     assert any("demo_choice: 28 examples, multiple_choice, 0-shot" in line for line in lines)
@@ -70,7 +74,8 @@ def test_order_is_fixed_and_not_that_of_the_file(tmp_path: Path) -> None:
         (
             {"tasks": [{"task": "demo_choice", "metrics": ["squad"]}]},
             ConfigError,
-            "metric 'squad' needs the column 'prediction'",
+            "metric 'squad' needs the column 'prediction', .* it is for question_answering; "
+            "metrics for this protocol: accuracy, greedy, perplexity$",
         ),
         (
             {"tasks": [{"task": "demo_qa", "metrics": ["squad", "squad2"]}]},

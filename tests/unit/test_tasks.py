@@ -83,7 +83,10 @@ def test_every_key_of_a_task_file_is_documented() -> None:
     documented = set((tasks.__doc__ or "").replace(",", " ").replace(":", " ").split())
     documented = {word.strip("`()") for word in documented}
     for model in (tasks.Task, Source, Fewshot, SamplingSection, GradingSection, Card):
-        keys = {field.alias or name for name, field in model.model_fields.items()} - {"name"}
+        keys = {field.alias or name for name, field in model.model_fields.items()} - {
+            "name",
+            "file",
+        }
         assert keys <= documented, keys - documented
 
 
@@ -264,6 +267,113 @@ def test_many_bad_rows_are_one_error(tmp_path: Path) -> None:
     assert len(lines) == 6
     assert lines[4].startswith(f"{tmp_path}/rows.jsonl:5: ")
     assert "cannot read 40 of 42 rows" in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("gold: right", "gold: rigth", "gold: 'rigth': no column 'rigth' (did you mean 'right'?)"),
+        ("choices: options", "choices: option", "no column 'option' (did you mean 'options'?)"),
+        ("{{ q }}", "{{ Q.text }}", "prompt: 'Q: {{ Q.text }}\\nA:': no column 'Q'; the row's"),
+    ],
+)
+def test_a_fault_of_the_task_file_is_told_once_and_as_one(
+    tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    rows = [*choice_rows(2), {**choice_rows(1)[0], "also": 1}]
+    lines = refusal(tmp_path, CHOICE.replace(old, new), rows).splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith(f"{tmp_path}/quiz.yaml: ")
+    assert said in lines[0]
+    assert lines[0].endswith("the row's columns: q, options, right")
+    assert lines[1] == (
+        f"So it is with all 3 rows read, {tmp_path}/rows.jsonl:1 first. Mend this key of the task "
+        "file, or the data"
+    )
+
+
+def test_a_file_of_another_layout_than_the_catalogues_is_told_once(tmp_path: Path) -> None:
+    write_task(tmp_path, CHOICE, choice_rows(5))
+    given = Options(path=str(tmp_path / "rows.jsonl"))
+    with pytest.raises(DataError) as refused:
+        tasks.load_examples(tasks.load_task("arc_easy"), given, seed=0)
+    first, second = str(refused.value).splitlines()
+    assert first.startswith("task 'arc_easy' of the catalogue: ")
+    assert first.endswith("no column 'question'; the row's columns: q, options, right")
+    assert "all 5 rows read" in second
+    assert "--path" in second
+    assert "the task's own data (allenai/ai2_arc ARC-Easy test)" in second
+
+
+@pytest.mark.parametrize(
+    ("key", "expression", "advised"),
+    [
+        ("choices", "a", '"[a, b, c]"'),
+        ("choices", "all", "\"all.split('|')\""),
+        ("gold", "number", "number | int"),
+        ("gold", "text", '"[a, b].index(text)"'),
+        ("gold", "letter", "\"'AB'.index(letter)\""),
+        ("gold", "small", "\"'ab'.index(small)\""),
+    ],
+)
+def test_what_cells_of_text_need_is_advised_once(
+    tmp_path: Path, key: str, expression: str, advised: str
+) -> None:
+    (tmp_path / "t.csv").write_text(
+        "q,a,b,c,all,number,text,letter,small\nx,1st,2nd,3rd,1st|2nd|3rd,0,1st,A,a\n"
+        "y,one,two,three,one|two|three,1,two,B,b\n"
+    )
+    keys = {"choices": "'[a, b]'", "gold": "number | int"} | {key: expression}
+    body = "protocol: multiple_choice\nsource: {path: t.csv}\nprompt: '{{ q }}'\n"
+    message = refusal(tmp_path, body + "".join(f"{k}: {v}\n" for k, v in keys.items()), [])
+    assert len(message.splitlines()) == 2
+    assert f"`{key}: {advised}`" in message
+    keys[key] = advised
+    written = body + "".join(f"{k}: {v}\n" for k, v in keys.items())
+    first, second = examples_of(tmp_path, written, [])
+    assert (first.gold, second.gold) == (0, 1)
+
+
+def test_a_text_as_gold_beside_a_list_of_templates_is_told_once(tmp_path: Path) -> None:
+    body = CHOICE.replace("choices: options", "choices: ['{{ options[0] }}', '{{ options[1] }}']")
+    rows = [{**row, "right": row["options"][1]} for row in choice_rows(3)]
+    message = refusal(tmp_path, body, rows)
+    assert len(message.splitlines()) == 2
+    assert '`choices: "[a, b]"` with `gold: "[a, b].index(right)"`' in message
+
+
+def test_where_a_task_file_lies_is_no_part_of_what_the_task_is(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    found = [
+        tasks.load_task(str(write_task(folder, CHOICE, [])))
+        for folder in (tmp_path, tmp_path / "elsewhere")
+    ]
+    assert found[0].file != found[1].file
+    assert found[0].identity() == found[1].identity()
+
+
+def test_one_answer_and_several_in_a_cell_are_advised(tmp_path: Path) -> None:
+    rows = [{"q": "x", "answers": "Paris|Lutetia"}, {"q": "y", "answers": "Rome"}]
+    message = refusal(tmp_path, QA, rows)
+    assert len(message.splitlines()) == 2
+    for advised, references in (
+        ("\"answers.split('|')\"", ("Paris", "Lutetia")),
+        ('"[answers]"', ("Paris|Lutetia",)),
+    ):
+        assert f"`references: {advised}`" in message
+        (first, _) = examples_of(
+            tmp_path, QA.replace("references: answers", f"references: {advised}"), rows
+        )
+        assert first.references == references
+
+
+def test_a_list_without_brackets_is_told_to_have_them(tmp_path: Path) -> None:
+    body = CHOICE.replace("choices: options", 'choices: "a, b, c"')
+    (line,) = refusal(tmp_path, body, []).splitlines()
+    assert "choices: template 'a, b, c', line 1: unexpected ',' after the expression" in line
+    assert "a list stands in brackets: [a, b, c]" in line
+    (line,) = refusal(tmp_path, CHOICE.replace("choices: options", "choices: 3"), []).splitlines()
+    assert "choices: expected a list (given 3)" in line
 
 
 def test_references_are_needed_unless_the_task_knows_no_answer(tmp_path: Path) -> None:
@@ -451,5 +561,6 @@ def test_provenance_of_a_file_is_its_path(tmp_path: Path) -> None:
 def test_bad_rows_of_the_pool_are_told_as_well(tmp_path: Path) -> None:
     pool = tmp_path / "pool.jsonl"
     pool.write_text('{"q": "x"}\n')
-    with pytest.raises(DataError, match=r"pool.jsonl:1: choices: .*no column 'options'"):
+    with pytest.raises(DataError, match=r"quiz.yaml: choices: .*no column 'options'") as refused:
         examples_of(tmp_path, CHOICE, choice_rows(2), num_fewshot=1, fewshot_path=str(pool))
+    assert f"the one row read, {pool}:1 (the file that --path or" in str(refused.value)
