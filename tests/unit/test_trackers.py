@@ -69,7 +69,7 @@ def test_the_step_is_that_of_training(settings, model, expected) -> None:
 def test_refusals(run, tmp_path, monkeypatch) -> None:
     with pytest.raises(ConfigError, match="wandb: projet: unknown option; did you mean 'project'"):
         trackers.send(run, "wandb", {"projet": "x"})
-    with pytest.raises(DataError, match="no such file"):
+    with pytest.raises(DataError, match="no run of raveval here"):
         trackers.send(tmp_path, "wandb", {})
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
     with pytest.raises(
