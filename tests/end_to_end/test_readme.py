@@ -28,7 +28,6 @@ from raveval.cli import app
 from raveval.config import EngineConfig, engine_options, load_config
 from raveval.evaluate import load_protocol
 from raveval.submission.bundle import make_bundle
-from raveval.sweep import load_sweep
 from raveval.tasks import load_task
 from tests import lm_eval_files
 
@@ -204,6 +203,11 @@ COMMANDS: Mapping[tuple[str, str], Run | Checked] = {
         "writes a token into the home directory; that Ray has the command is asked",
         is_a_command_of_ray,
     ),
+    ("Many checkpoints", "raveval sweep sweep.yaml"): Run(
+        "step_200", leaves="runs/swept/report.html", on_ray=True
+    ),
+    ("Many checkpoints", "raveval status runs/swept"): Run("step_100"),
+    ("Many checkpoints", "raveval report runs/swept --format markdown"): Run("| step_200"),
     (
         "A judge of answers",
         "raveval run --model demo --judge demo --tasks demo_answers --output-path runs/judged",
@@ -321,13 +325,6 @@ def is_an_engine_section(text: str, world: Path) -> None:
     assert engine_options(EngineConfig(name=name, options=section)).concurrency == 64
 
 
-def is_a_sweep(text: str, world: Path) -> None:
-    (world / "sweep.yaml").write_text(text)
-    base = {"evaluate": {"tasks": ["arc_easy"]}, "run": {"output": str(world / "sweep")}}
-    (world / "run.yaml").write_text(yaml.safe_dump(base))
-    assert load_sweep(world / "sweep.yaml").parallel == 2
-
-
 ROWS = "its data is not shown; that it is a task, with its keys, is checked"
 
 BLOCKS: Mapping[tuple[str, str, str], File | Run | Checked] = {
@@ -337,9 +334,14 @@ BLOCKS: Mapping[tuple[str, str, str], File | Run | Checked] = {
     ),
     ("On one machine", "python", "import raveval"): Run("0."),
     ("On a cluster", "yaml", "evaluate:"): File("run.yaml"),
-    ("Many checkpoints", "yaml", "base: run.yaml"): Checked(
-        "tests/end_to_end/test_sweep.py evaluates sweeps; that it is one is checked", is_a_sweep
+    ("Many checkpoints", "yaml", "evaluate:"): File(
+        "run.yaml",
+        {
+            "evaluate:": "evaluate:\n  engine: scripted",
+            "[arc_easy, squad]": "[demo_choice]",  # processes of their own ask the real hub
+        },
     ),
+    ("Many checkpoints", "yaml", "base: run.yaml"): File("sweep.yaml"),
     ("A judge of answers", "yaml", "protocol: open_generation"): File("questions.yaml"),
     ("A judge of answers", "json", '{"question"'): File("questions.jsonl"),
     ("A judge of answers", "yaml", "criteria:"): File("rubric.yaml"),
