@@ -122,7 +122,7 @@ class TestForest:
             forest([row], axis),
             training_curve([1.0, 2.0], [Series("", values, values, values)], axis),
         ):
-            marks = [text for text in texts_at(svg) if re.fullmatch(r"\d+(e\+\d+)?", text)]
+            marks = [text for text in texts_at(svg) if re.fullmatch(r"\d+(e\d+)?", text)]
             assert 2 <= len(marks) <= 10, marks
 
     def test_every_number_is_one_of_svg(self):

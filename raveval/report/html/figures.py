@@ -7,6 +7,7 @@ from models or data is drawn as text, which matplotlib and the XML writer escape
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -190,7 +191,16 @@ def _set_log_ticks(axis: XAxis | YAxis, low: float, high: float) -> None:
     steps = (1.0,) if math.log10(high / low) > 2 else (1.0, 2.0, 5.0)
     axis.set_major_locator(LogLocator(subs=steps, numticks=8))
     axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+
+
+def _short(number: float) -> str:
+    """Return a power of ten in few characters.
+
+    >>> _short(1e12), _short(1e-8), _short(100.0)
+    ('1e12', '1e-8', '100')
+    """
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{number:g}")
 
 
 def _limits(axis: Axis, shown: Sequence[float]) -> tuple[float, float]:
