@@ -1,6 +1,8 @@
 """Small runs through real Ray with a scripted engine."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     from tests.end_to_end.direct import Direct
 
 Config = dict[str, Any]
+
+DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
+DEMO_TASKS = ("choice", "qa", "text", "grading", "ranking", "pairs", "answers")
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +36,24 @@ def direct(demo_model: Path) -> "Direct":
     from tests.end_to_end.direct import Direct
 
     return Direct.load(demo_model)
+
+
+@pytest.fixture(scope="session")
+def demo_run(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of `raveval run configs/demo.yaml`; minutes, so once for all who look at it."""
+    directory = tmp_path_factory.mktemp("demo") / "vllm"
+    run = subprocess.run(
+        [sys.executable, "-m", "raveval", "run", str(DEMO), "--output-path", str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "Traceback" not in run.stderr
+    for task in DEMO_TASKS:
+        assert f"| demo_{task} " in run.stdout
+    assert str(directory / "results.json") in run.stdout
+    return directory
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """The demo as a user runs it: a real model in vLLM on Ray, against the float32 reference."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,10 @@ import yaml
 
 import raveval
 from raveval.judging import read_choice, read_score
+from tests.end_to_end.conftest import DEMO, DEMO_TASKS
 
 pytestmark = [pytest.mark.model, pytest.mark.ray, pytest.mark.timeout(600)]
 
-DEMO = Path(__file__).resolve().parents[2] / "configs" / "demo.yaml"
-TASKS = ("choice", "qa", "text", "grading", "ranking", "pairs", "answers")
 SUM_NATS = 1e-3
 """Tolerance of a summed log-likelihood: float32 kernels of two libraries, some hundred tokens."""
 
@@ -26,24 +23,6 @@ def records(directory: Path, task: str) -> dict[str, dict[str, Any]]:
     files = sorted((directory / "records" / task).glob("*.parquet"))
     table = pa.concat_tables(pq.read_table(file, partitioning=None) for file in files)
     return {row["id"]: row for row in table.to_pylist()}
-
-
-@pytest.fixture(scope="module")
-def vllm_run(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of `raveval run configs/demo.yaml`."""
-    directory = tmp_path_factory.mktemp("demo") / "vllm"
-    run = subprocess.run(
-        [sys.executable, "-m", "raveval", "run", str(DEMO), "--output-path", str(directory)],
-        capture_output=True,
-        text=True,
-        timeout=500,
-    )
-    assert run.returncode == 0, run.stderr
-    assert "Traceback" not in run.stderr
-    for task in TASKS:
-        assert f"| demo_{task} " in run.stdout
-    assert str(directory / "results.json") in run.stdout
-    return directory
 
 
 @pytest.fixture(scope="module")
@@ -60,10 +39,10 @@ def reference_run(
     return Path(config["run"]["output"])
 
 
-def test_all_numbers_are_there(vllm_run: Path) -> None:
-    content = json.loads((vllm_run / "results.json").read_text())
+def test_all_numbers_are_there(demo_run: Path) -> None:
+    content = json.loads((demo_run / "results.json").read_text())
     found = {name: task["metrics"] for name, task in content["tasks"].items()}
-    assert list(found) == [f"demo_{task}" for task in TASKS]
+    assert list(found) == [f"demo_{task}" for task in DEMO_TASKS]
     for metrics in found.values():
         for name, estimate in metrics.items():
             assert (estimate["value"] is None) == (estimate["reason"] is not None), name
@@ -72,11 +51,11 @@ def test_all_numbers_are_there(vllm_run: Path) -> None:
     assert {"accuracy_unconditional", "relative_improvement"} <= found["demo_choice"].keys()
     assert found["demo_text"]["entropy_nats"]["value"] > 0
     assert content["settings"]["loaded"][0]["score_hook"] == "v1"
-    assert raveval.load_results(vllm_run).is_complete
+    assert raveval.load_results(demo_run).is_complete
 
 
-def test_the_model_knows_something(vllm_run: Path) -> None:
-    tasks = raveval.load_results(vllm_run).tasks
+def test_the_model_knows_something(demo_run: Path) -> None:
+    tasks = raveval.load_results(demo_run).tasks
     accuracy = tasks["demo_choice"].metrics["accuracy"]
     chance = tasks["demo_choice"].metrics["random_baseline"].value
     assert accuracy.low is not None
@@ -95,11 +74,11 @@ def verdicts(task: str, row: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize("task", ["demo_grading", "demo_ranking", "demo_pairs", "demo_answers"])
-def test_every_word_of_the_judge_is_accounted_for(vllm_run: Path, task: str) -> None:
-    rows = records(vllm_run, task)
+def test_every_word_of_the_judge_is_accounted_for(demo_run: Path, task: str) -> None:
+    rows = records(demo_run, task)
     said: dict[str, list[Any]] = {}
     layer = "verdicts" if task == "demo_answers" else "replies"
-    for file in (vllm_run / layer / task).glob("*.parquet"):
+    for file in (demo_run / layer / task).glob("*.parquet"):
         for reply in pq.read_table(file, partitioning=None).to_pylist():
             said.setdefault(reply["id"], []).append(json.loads(reply["reply"]))
     assert said.keys() == rows.keys()
@@ -114,36 +93,36 @@ def test_every_word_of_the_judge_is_accounted_for(vllm_run: Path, task: str) -> 
         n_refused += len(row["refused"])
     n_attempts = sum(row["n_attempts"] for row in rows.values())
     assert 0 < n_refused < n_attempts / 2  # a small model, but most of its lines hold a score
-    found = raveval.load_results(vllm_run).tasks[task]
+    found = raveval.load_results(demo_run).tasks[task]
     assert found.notes["attempts"] == n_attempts
     refusals = {key: n for key, n in found.notes.items() if key.startswith("refused_")}
     assert sum(refusals.values()) == n_refused
 
 
-def test_the_judge_is_asked_in_both_ways(vllm_run: Path) -> None:
-    graded, ranked = (records(vllm_run, f"demo_{name}") for name in ("grading", "ranking"))
+def test_the_judge_is_asked_in_both_ways(demo_run: Path) -> None:
+    graded, ranked = (records(demo_run, f"demo_{name}") for name in ("grading", "ranking"))
     assert {len(row["rating"]) for row in graded.values()} == {3}
     for row in ranked.values():
         a, b = row["scores_a"][-1], row["scores_b"][-1]
         assert row["verdict"] == ("tie" if a == b else "a" if a > b else "b")
         assert (row["n_rounds"] == 1) or (row["preferred"] != "tie")
-    tasks = raveval.load_results(vllm_run).tasks
+    tasks = raveval.load_results(demo_run).tasks
     ceiling = tasks["demo_grading"].metrics["reference_pearson"].value
     assert (ceiling or 0) > 0.8  # of the raters, whom no model moves
     assert tasks["demo_pairs"].metrics["position_consistency"].n == 12
 
 
-def test_the_answers_are_the_models_and_the_cost_is_each_ones_own(vllm_run: Path) -> None:
-    rows = records(vllm_run, "demo_answers")
-    task = raveval.load_results(vllm_run).tasks["demo_answers"]
+def test_the_answers_are_the_models_and_the_cost_is_each_ones_own(demo_run: Path) -> None:
+    rows = records(demo_run, "demo_answers")
+    task = raveval.load_results(demo_run).tasks["demo_answers"]
     assert "Rome" in rows["capital"]["response"]
     assert task.usage.n_output_tokens == sum(row["n_output_tokens"] for row in rows.values())
     assert task.judge_usage is not None
     assert task.judge_usage.n_prompt_tokens > task.usage.n_prompt_tokens
 
 
-def test_choices_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:
-    ours, theirs = (records(run, "demo_choice") for run in (vllm_run, reference_run))
+def test_choices_agree_with_the_reference(demo_run: Path, reference_run: Path) -> None:
+    ours, theirs = (records(run, "demo_choice") for run in (demo_run, reference_run))
     assert ours.keys() == theirs.keys()
     for id, row in ours.items():
         other = theirs[id]
@@ -153,8 +132,8 @@ def test_choices_agree_with_the_reference(vllm_run: Path, reference_run: Path) -
             assert row[column] == other[column], (id, column)
 
 
-def test_documents_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:
-    ours, theirs = (records(run, "demo_text") for run in (vllm_run, reference_run))
+def test_documents_agree_with_the_reference(demo_run: Path, reference_run: Path) -> None:
+    ours, theirs = (records(run, "demo_text") for run in (demo_run, reference_run))
     for id, row in ours.items():
         other = theirs[id]
         assert row["n_tokens"] == other["n_tokens"]
@@ -162,7 +141,7 @@ def test_documents_agree_with_the_reference(vllm_run: Path, reference_run: Path)
             assert row[column] == pytest.approx(other[column], abs=SUM_NATS)
 
 
-def test_completions_agree_with_the_reference(vllm_run: Path, reference_run: Path) -> None:
-    ours, theirs = (records(run, "demo_qa") for run in (vllm_run, reference_run))
+def test_completions_agree_with_the_reference(demo_run: Path, reference_run: Path) -> None:
+    ours, theirs = (records(run, "demo_qa") for run in (demo_run, reference_run))
     same = [ours[id]["prediction"] == theirs[id]["prediction"] for id in ours]
     assert sum(same) >= len(same) - 1  # one near tie in a greedy path may fall the other way
