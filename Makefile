@@ -35,7 +35,7 @@ demo: install
 	$(BIN)/raveval run configs/demo.yaml
 
 test: install
-	$(BIN)/pytest --numprocesses 2 $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses 2 --durations 25 --durations-min 10 $(PYTEST_ARGS)
 
 check: install
 	$(BIN)/ruff format --check .
