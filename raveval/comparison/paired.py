@@ -122,11 +122,11 @@ def quotient(
     >>> quotient(20.0, 10.0, LogDifference(-1.0, -0.4, 0.15)).ratio
     0.5
     """
-    shown = log.stderr and detectable(log.stderr, n_clusters=n_clusters)
-    parts = (value / baseline if baseline else math.inf, *map(_exp, (log.low, log.high, shown)))
-    ratio, low, high, least = (finite(part) for part in parts)
-    is_seen = log.stderr > 0
-    return Quotient(ratio, *((low, high, least) if is_seen else (None, None, None)))
+    ratio = finite(value / baseline) if baseline else None
+    if not log.stderr > 0:
+        return Quotient(ratio, None, None, None)
+    least = detectable(log.stderr, n_clusters=n_clusters)
+    return Quotient(ratio, *(finite(_exp(each)) for each in (log.low, log.high, least)))
 
 
 def _exp(number: float) -> float:
