@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from raveval.errors import ModelError
+from raveval.weights import SUFFIXES, read_spans
 
-_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _TRAINERS = re.compile(
     r"\.|optimizer|scheduler|scaler|rng_state|trainer_state|training_args|zero_to_fp32"
     r"|events\.out|.*\.(md|log|txt\.lock)$|latest$|global_step"
@@ -108,16 +108,14 @@ def checkpoint_digest(directory: Path) -> str:
 
 def _blocks(path: Path, size: int, file: BinaryIO) -> list[tuple[int, int]]:
     """Return the (start, length) of what is hashed of a file."""
-    if size <= _WHOLE_BYTES or path.suffix not in _WEIGHTS:
+    if size <= _WHOLE_BYTES or path.suffix not in SUFFIXES:
         return [(0, size)]
     spread = [((size - _BLOCK_BYTES) * i // 63, _BLOCK_BYTES) for i in range(64)]
     if path.suffix != ".safetensors":
         return spread
-    header_bytes = 8 + int.from_bytes(file.read(8), "little")
     try:
-        header = json.loads(file.read(min(header_bytes, size) - 8))
-        spans = [entry["data_offsets"] for name, entry in header.items() if name[:2] != "__"]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        header_bytes, spans = read_spans(file, size)
+    except ValueError:
         return spread  # not what its name says; loading it will tell
     blocks = [(0, header_bytes)]
     for begin, end in spans:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
-_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+"""Of files that hold weights."""
+
 _OF_TRAINING = re.compile(r"training_args|optim|scheduler|scaler|rng_state|random_states")
 _SHARD = re.compile(r"(?P<before>.*-)(?P<place>\d+)-of-(?P<count>\d+)(?P<after>\..*)")
 
@@ -36,7 +38,7 @@ def weight_files(folder: Path) -> list[Path]:
     return sorted(
         path
         for path in folder.glob("*")
-        if path.suffix in _SUFFIXES and not _OF_TRAINING.match(path.name) and path.is_file()
+        if path.suffix in SUFFIXES and not _OF_TRAINING.match(path.name) and path.is_file()
     )
 
 
@@ -51,7 +53,7 @@ def fault_of(folder: Path) -> str | None:
     if not (folder / "config.json").is_file():
         return "it has no config.json"
     if not files:
-        return f"it has a config.json but no weights (*{', *'.join(_SUFFIXES)})"
+        return f"it has a config.json but no weights (*{', *'.join(SUFFIXES)})"
     there = {path.name for path in files}
     for index in sorted(folder.glob("*.index.json")):
         try:
@@ -78,6 +80,25 @@ def _shards_of(names: set[str]) -> set[str]:
     return shards
 
 
+def read_spans(file: BinaryIO, size: int) -> tuple[int, list[tuple[int, int]]]:
+    """Return how many bytes come before the tensors of a safetensors file, and each one's span.
+
+    Args:
+        file: at its beginning.
+        size: of the file; a length that a foreign file seems to state is not read beyond it.
+
+    Raises:
+        ValueError: it is no such file, or only a part of its header.
+    """
+    n_bytes = int.from_bytes(file.read(8), "little")
+    try:
+        header = json.loads(file.read(min(n_bytes, max(size - 8, 0))))
+        offsets = [entry["data_offsets"] for name, entry in header.items() if name[:2] != "__"]
+        return 8 + n_bytes, [(int(begin), int(end)) for begin, end in offsets]
+    except (KeyError, TypeError, AttributeError) as exc:
+        raise ValueError(f"no header of safetensors: {exc}") from exc
+
+
 def _fault_of_file(path: Path) -> str | None:
     """Return what is wrong with the length of a safetensors file."""
     if path.suffix != ".safetensors":
@@ -85,10 +106,8 @@ def _fault_of_file(path: Path) -> str | None:
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
-            header_bytes = int.from_bytes(file.read(8), "little")
-            header = json.loads(file.read(min(header_bytes, size)))
-        ends = [entry["data_offsets"][1] for name, entry in header.items() if name[:2] != "__"]
-        expected = 8 + header_bytes + max(ends, default=0)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            header_bytes, spans = read_spans(file, size)
+    except (OSError, ValueError):
         return f"{path.name} is no safetensors file, or only the beginning of one"
+    expected = header_bytes + max((end for _, end in spans), default=0)
     return None if size == expected else f"{path.name} has {size} of {expected} bytes"
