@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 from typing_extensions import override
+
+from tests.object_stores import STORES, served
 
 if TYPE_CHECKING:
     from xdist.remote import Producer
@@ -71,3 +74,12 @@ def demo_model() -> Path:
     from raveval import demo_model
 
     return demo_model.fetch()
+
+
+@pytest.fixture(params=STORES)
+def bucket(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[str]:
+    """The URL of an empty place in a store: one of flat files, and S3 where moto is installed."""
+    with served(request.param, tmp_path, monkeypatch) as url:
+        yield url

@@ -1,7 +1,7 @@
 """A run whose directory lies in an object store: the same bits as in a folder, killed or not."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +14,8 @@ from raveval.runner import rescore
 from raveval.store.object_store import ObjectStore
 from tests.end_to_end.conftest import Config, numbers, receipts
 from tests.end_to_end.drivers import start_driver, wait_for
-from tests.object_stores import STORES, served
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
-
-
-@pytest.fixture(params=STORES)
-def bucket(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    with served(request.param, tmp_path, monkeypatch) as url:
-        yield url
 
 
 def done(place: ObjectStore) -> list[str]:

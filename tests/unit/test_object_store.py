@@ -3,7 +3,6 @@
 import json
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -18,19 +17,11 @@ from raveval.store import Attempt, Replies, RunDirectory, shards_of
 from raveval.store.claims import Claims
 from raveval.store.object_store import ObjectStore
 from raveval.types import Example, Shard
-from tests.object_stores import STORES, busy, served
+from tests.object_stores import busy, served
 from tests.run_directories import choice, write_run
 from tests.unit.test_store import RECEIPT, SHARD
 
 TABLE = pa.table({"id": ["a", "b"], "kind": ["Completion"] * 2, "reply": ['{"text": "x"}'] * 2})
-
-
-@pytest.fixture(params=STORES)
-def bucket(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[str]:
-    with served(request.param, tmp_path, monkeypatch) as url:
-        yield url
 
 
 def claims(url: str, **seconds: float) -> Claims:
