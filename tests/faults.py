@@ -510,7 +510,7 @@ FAULTS = (
             "end_to_end/test_judges.py"
             "::TestJudgesOfKnownOdds::test_no_number_depends_on_sharding_replicas_or_order",
             "end_to_end/test_judges.py::TestARealJudge::test_the_same_questions_get_the_same_bits",
-            "unit/test_agreement.py::test_kappa_equals_scikit_learn",
+            "unit/test_agreement.py::test_kappa_equals_statsmodels",
             "unit/test_win_rate.py::TestNumbers::test_consistency_is_that_of_preference",
         ),
         left_open="A judge on a server is as reproducible as its server.",

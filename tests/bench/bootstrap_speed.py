@@ -1,5 +1,6 @@
 """Speed of the bootstrap from counts against resampling rows, in one run.
 
+    pip install scikit-learn
     python -m tests.bench.bootstrap_speed [N_ROWS]
 
 Each statistic over 100 000 replicates of 10 000 rows. Ours: tables drawn by `count_replicates`,

@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from sklearn.metrics import cohen_kappa_score
 
 from raveval.measurement import measure
 from raveval.types import Estimate
+from tests.kappa import statsmodels_kappa
 
 JUDGES = ("ChatGPT", "GPT-4")
 LABELS = {"1": "a", "2": "b"}
@@ -75,7 +75,7 @@ def test_a_judge_that_compares(judge: str, shared_data: Path):
     assert (first + second) / 2 == count(statistics, "correct_average")
     assert hits(found["accuracy_both_orders"]) == count(statistics, "correct_both")
     assert hits(found["position_consistency"]) == count(statistics, "equal")
-    assert found["verdict_kappa"].value == pytest.approx(cohen_kappa_score(shown, human), abs=1e-12)
+    assert found["verdict_kappa"].value == pytest.approx(statsmodels_kappa(shown, human), abs=1e-12)
     # The published agreement of the two orders is Cohen's kappa, and says so to all its digits.
     orders = numbers({"preferred": swapped, "verdict": shown})
     assert orders["verdict_kappa"].value == pytest.approx(statistics["kappa_agreement"], abs=1e-12)

@@ -10,13 +10,13 @@ import krippendorff
 import numpy as np
 import pyarrow as pa
 import pytest
-from sklearn.metrics import cohen_kappa_score
 
 from raveval.errors import DataError
 from raveval.metrics._half_credits import Credits, tango
 from raveval.metrics._intervals import wilson
 from raveval.metrics.preference import METRIC
 from raveval.types import Estimate
+from tests.kappa import statsmodels_kappa
 
 ORDER = {"a": 0, "tie": 1, "b": 2}
 
@@ -174,7 +174,7 @@ def test_the_standard_error_of_half_credits_is_that_of_their_spread():
     assert compute(rows)["accuracy_half_credit"].stderr == pytest.approx(expected, rel=1e-14)
 
 
-def test_kappa_and_alpha_equal_those_of_scikit_learn_and_krippendorff():
+def test_kappa_and_alpha_equal_those_of_statsmodels_and_krippendorff():
     rng = random.Random(6)
     for _ in range(20):
         rows = [row for row in random_rows(rng, 60) if row["verdict"]]
@@ -182,8 +182,8 @@ def test_kappa_and_alpha_equal_those_of_scikit_learn_and_krippendorff():
         human = [ORDER[row["preferred"]] for row in rows]
         found = compute(rows)
         expected = {
-            "verdict_kappa": cohen_kappa_score(judge, human),
-            "verdict_kappa_linear": cohen_kappa_score(
+            "verdict_kappa": statsmodels_kappa(judge, human),
+            "verdict_kappa_linear": statsmodels_kappa(
                 judge, human, labels=[0, 1, 2], weights="linear"
             ),
             "verdict_alpha": krippendorff.alpha([judge, human], level_of_measurement="nominal"),
