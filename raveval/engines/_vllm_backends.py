@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import itertools
 import multiprocessing
 import queue
@@ -86,7 +87,10 @@ class InProcess:
         self._numbers = itertools.count()
         self._lock = threading.Lock()  # between the last look into the inbox and a late submit
         self._end: str | None = None
-        self._thread = threading.Thread(target=self._pump, name="vllm-pump", daemon=True)
+        in_context = contextvars.copy_context().run  # torch's own settings are of a context
+        self._thread = threading.Thread(
+            target=in_context, args=(self._pump,), name="vllm-pump", daemon=True
+        )
         self._thread.start()
 
     def submit(self, token_ids: tuple[int, ...], params: Any) -> Future[Any]:

@@ -148,6 +148,9 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
                 # vLLM's own log-probabilities go through one compiled function, which is not worth
                 # the ten seconds that compiling it takes.
                 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
+                # torch read it when it was imported, which the tokenizer may have done.
+                dynamo: Any = importlib.import_module("torch._dynamo.config")
+                dynamo.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
         if mode == "in_process" or (on_cpu and options.tensor_parallel_size == 1):
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # async: 2 processes, not 3
         config = _configure(model, options, max_model_len=max_model_len)

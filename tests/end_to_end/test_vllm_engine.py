@@ -349,6 +349,15 @@ def test_without_the_hook_the_numbers_are_the_same_but_for_the_entropy(
             assert hooked.entropy_nats > 0
 
 
+def test_nothing_is_compiled_on_cpus(plain):
+    """Not even the one function behind vLLM's own log-probabilities: that takes ten seconds."""
+    frames = torch._dynamo.utils.counters["frames"]
+    torch._dynamo.reset()  # forgets what was compiled before
+    frames.clear()
+    asyncio.run(plain.reply(document("A text that is read, and scored, by vLLM itself.")))
+    assert not frames
+
+
 def test_the_hook_is_checked_at_the_start(engine):
     assert engine.describe()["score_hook"] in ("v1", "v2")
     n_vocabulary = engine._config.model_config.get_vocab_size()
