@@ -178,7 +178,9 @@ class RunSection(Strict):
 
     `answers_from` is the directory of another run that was asked the same of the same model: its
     answers are taken over, so that another judge can grade them. `autoscaling` says that nodes come
-    when they are asked for: replicas that have no room yet are waited for, not refused.
+    when they are asked for: replicas that have no room yet are waited for, not refused. An engine
+    is taken to hang once it has answered nothing for `deadline_seconds` and the time that the
+    longest request under way may take at `slowest_tokens_per_second`.
     """
 
     output: str
@@ -188,6 +190,7 @@ class RunSection(Strict):
     shard_size: int = Field(default=32, ge=1)
     examples_in_flight: int = Field(default=256, ge=1)
     deadline_seconds: float = Field(default=1800.0, gt=0)
+    slowest_tokens_per_second: float = Field(default=2.0, gt=0)
     retry_failed: bool = False
     address: str | None = None
     judge: JudgePlacement = JudgePlacement()

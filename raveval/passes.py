@@ -26,6 +26,7 @@ from raveval.scoring import n_changed, score_shard, stored
 from raveval.store import RunDirectory
 from raveval.types import Sampling, Shard
 from raveval.worker import RunPart, WorkerSpec
+from raveval.worker.watch import Patience
 
 Say = Callable[[str], None]
 
@@ -121,7 +122,7 @@ def _spec(
         engine=model.engine,
         options=model.options,
         model=model.loadable,
-        deadline_seconds=section.deadline_seconds,
+        patience=Patience(section.deadline_seconds, section.slowest_tokens_per_second),
     )
 
 

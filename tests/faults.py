@@ -54,6 +54,7 @@ FAULTS = (
         (
             "end_to_end/test_run.py::TestFaults::test_an_engine_that_hangs",
             "end_to_end/test_run.py::TestFaults::test_a_queue_is_no_hang",
+            "unit/test_watch.py::test_the_silence_that_is_allowed_grows_with_the_output_asked_for",
         ),
     ),
     Fault(
@@ -125,10 +126,6 @@ FAULTS = (
         cannot_happen=(
             "Replicas share a run directory and nothing else: there is no process group, so none "
             "waits for another."
-        ),
-        left_open=(
-            "One answer that takes longer than run.deadline_seconds, with nothing else in its "
-            "replica, is taken for a hang: the deadline does not grow with the tokens asked for."
         ),
     ),
     Fault(

@@ -88,8 +88,9 @@ class Options:
         api_key_env: name of the environment variable that holds the key, in capitals; it must be
             set where replicas run. None sends no key.
         concurrency: most requests in flight.
-        timeout_seconds: of one attempt, from connecting to the answer's last byte. All attempts
-            together should fit `run.deadline_seconds`, or a slow server is taken to hang.
+        timeout_seconds: of one attempt, from connecting to the answer's last byte; long outputs
+            need more. All attempts together should fit `run.deadline_seconds`, or a slow server is
+            taken to hang.
         max_attempts: how often a request is sent at most.
         backoff_seconds: most seconds before the second attempt; doubles up to a minute.
         max_model_len: tokens of context, output included, where `model.max_model_len` is not

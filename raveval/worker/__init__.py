@@ -25,7 +25,7 @@ from raveval.types import ModelRef, Shard
 from raveval.worker import canary
 from raveval.worker.desk import Desk, Done, RunPart
 from raveval.worker.turns import Gate, SharedClock
-from raveval.worker.watch import Watched
+from raveval.worker.watch import Patience, Watched
 
 __all__ = ["RunPart", "ShardWorker", "WorkerSpec"]
 
@@ -40,14 +40,14 @@ class WorkerSpec:
     Attributes:
         runs: the runs whose shards it is given.
         stage: whether `model` answers, or grades what another one answered.
-        deadline_seconds: an engine that answers nothing for so long is taken to hang.
+        patience: how long the engine may answer nothing before it is taken to hang.
     """
 
     runs: tuple[RunPart, ...]
     engine: str
     options: Any
     model: ModelRef
-    deadline_seconds: float
+    patience: Patience
     stage: Stage = Stage.ANSWER
 
 
@@ -59,7 +59,7 @@ class ShardWorker:
         self._refusal: Exception | None = None
         started = time.monotonic()
         try:
-            engine = Watched(self._start(), spec.deadline_seconds)
+            engine = Watched(self._start(), spec.patience)
             report = {
                 "loaded": engine.describe(),
                 "canary": canary.ask(engine),

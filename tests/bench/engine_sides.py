@@ -31,6 +31,7 @@ from raveval.plan import Plan, make_plan, manifest_of
 from raveval.store import RunDirectory, shards_of
 from raveval.types import ChoiceScores, Generate, ModelRef, Request, Sampling, Shard
 from raveval.worker import RunPart, ShardWorker, WorkerSpec
+from raveval.worker.watch import Patience
 
 Options = vllm.Options
 OPERATIONAL = vllm.OPERATIONAL
@@ -168,7 +169,7 @@ class Ours:
             engine="tests.bench.engine_sides",
             options=self._plan.model.options,
             model=self._plan.model.loadable,
-            deadline_seconds=1800.0,
+            patience=Patience(1800.0, 2.0),
         )
         worker = ShardWorker(spec)
         self._forget()

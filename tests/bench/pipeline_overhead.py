@@ -32,6 +32,7 @@ from raveval.protocols import TaskSettings
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Example, ModelRef, Sampling
 from raveval.worker import RunPart, WorkerSpec
+from raveval.worker.watch import Patience
 from tests.bench.sleeping_engine import Options, latency_seconds
 
 TASK = TaskSpec("question_answering", TaskSettings(Sampling(16)), ("squad",), "r", "s")
@@ -81,7 +82,7 @@ def _measure(replicas: int, given: argparse.Namespace, folder: Path) -> None:
         engine="tests.bench.sleeping_engine",
         options=options,
         model=ModelRef(id="sleeping"),
-        deadline_seconds=600.0,
+        patience=Patience(600.0, 2.0),
     )
     placement = pipeline.Placement(
         replicas, 1.0, 0.0, given.shard_size, given.examples_in_flight, address=None

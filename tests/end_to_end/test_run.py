@@ -253,14 +253,24 @@ class TestFaults:
 
     def test_an_engine_that_hangs(self, config: MakeConfig, questions: MakeQuestions) -> None:
         task = questions("a?", "hang?", "b?")
-        hanging = config(tasks=[task], engine=script("hangs"), deadline_seconds=1.0)
+        hanging = config(
+            tasks=[task],
+            engine=script("hangs"),
+            deadline_seconds=1.0,
+            slowest_tokens_per_second=1e4,
+        )
         found = raveval.run(hanging).tasks["questions"]
         assert dict(found.coverage.by_status) == {"ok": 2, "quarantined": 1}
         assert list(found.failures) == ["1"]
 
     def test_a_queue_is_no_hang(self, config: MakeConfig, questions: MakeQuestions) -> None:
         task = questions(*(f"{n}?" for n in range(30)))
-        slow = config(tasks=[task], engine=script("one_at_a_time"), deadline_seconds=0.5)
+        slow = config(
+            tasks=[task],
+            engine=script("one_at_a_time"),
+            deadline_seconds=0.5,
+            slowest_tokens_per_second=1e4,
+        )
         assert raveval.run(slow).is_complete
 
     def test_what_failed_is_asked_again_where_that_is_wanted(

@@ -14,8 +14,10 @@ from raveval.pipeline import Placement, _devices, _resources, _room
 from raveval.store import RunDirectory
 from raveval.types import ModelRef
 from raveval.worker import RunPart, WorkerSpec
+from raveval.worker.watch import Patience
 
 CPUS_ALONE = ({"CPU": 8.0}, {"CPU": 4.0})
+PATIENCE = Patience(1.0, 2.0)
 WITH_GPUS = ({"CPU": 8.0, "GPU": 4.0}, {"CPU": 4.0})
 
 
@@ -30,7 +32,7 @@ def given(
 ) -> tuple[float, float]:
     """Return the CPUs and GPUs of each replica."""
     placement = Placement(replicas, cpus, gpus, shard_size=8, examples_in_flight=8, address=None)
-    spec = WorkerSpec((), engine, options, ModelRef(id="m"), deadline_seconds=1.0)
+    spec = WorkerSpec((), engine, options, ModelRef(id="m"), patience=PATIENCE)
     found = _resources(placement, nodes, devices_per_replica=_devices(spec))
     return found["num_cpus"], found["num_gpus"]
 
@@ -79,7 +81,7 @@ def test_waiting_for_room_is_said_until_a_replica_is_there(
     monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 3.0})
     directory = RunDirectory(tmp_path)
     run = RunPart(str(tmp_path), "session", {}, None)
-    spec = WorkerSpec((run,), "scripted", None, ModelRef(id="m"), deadline_seconds=1.0)
+    spec = WorkerSpec((run,), "scripted", None, ModelRef(id="m"), patience=PATIENCE)
     said: list[str] = []
     heard = threading.Event()
 

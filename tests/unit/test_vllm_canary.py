@@ -19,6 +19,7 @@ from raveval.protocols import TaskSettings
 from raveval.store import RunDirectory
 from raveval.types import Example, ModelRef, Sampling
 from raveval.worker import RunPart, ShardWorker, WorkerSpec
+from raveval.worker.watch import Patience
 from tests.checkpoints import CHATML, write_checkpoint
 
 pytestmark = pytest.mark.model
@@ -67,7 +68,7 @@ def outcome(run: RunDirectory, checkpoint: Path, dtype: str = "float32") -> dict
 
     model = ModelRef(path=str(checkpoint), dtype=dtype, max_model_len=128)
     parts = (RunPart(str(run.path), "mine", {"t": TASK}, None),)
-    replica = Replica(WorkerSpec(parts, "vllm", vllm.Options(), model, 60.0))
+    replica = Replica(WorkerSpec(parts, "vllm", vllm.Options(), model, Patience(60.0, 2.0)))
 
     async def first() -> dict[str, Any]:
         batch = {"run": [0], "task": ["t"], "index": [0], "start": [0], "stop": [1]}

@@ -18,7 +18,7 @@ from raveval.protocols import TaskSettings
 from raveval.store import RunDirectory
 from raveval.types import ChoiceScores, Example, Failure, ModelRef, Reply, Request, Sampling, Status
 from raveval.worker import RunPart, ShardWorker, WorkerSpec, canary
-from raveval.worker.watch import Watched
+from raveval.worker.watch import Patience, Watched
 
 TASK = TaskSpec("question_answering", TaskSettings(Sampling(8)), ("squad",), "r", "s")
 BATCH: dict[str, Any] = {"run": [0], "task": ["t"], "index": [0], "start": [0], "stop": [2]}
@@ -31,7 +31,7 @@ def worker(directory: str | Path, **changes: Any) -> ShardWorker:
         "engine": "scripted",
         "options": Options(),
         "model": ModelRef(id="x"),
-        "deadline_seconds": 5.0,
+        "patience": Patience(5.0, 2.0),
     }
     return ShardWorker(WorkerSpec(**{**settings, **changes}))
 
@@ -167,6 +167,9 @@ def test_replicas_may_differ_by_what_their_dtype_leaves_open(
     assert "are allowed" in words
 
 
+BRIEF = Patience(0.05, 1000.0)
+
+
 class Broken:
     """An engine that answers its first question with its death, or never."""
 
@@ -190,11 +193,11 @@ class Broken:
 @pytest.mark.parametrize(("dies", "said"), [(True, "killed by signal 9"), (False, "no reply for")])
 def test_an_engine_that_breaks_on_its_first_question_is_told(dies: bool, said: str) -> None:
     with pytest.raises(RunError, match=f"did not survive its first question: {said}"):
-        canary.ask(Watched(Broken(Capability.SCORE, dies=dies), 0.1))
+        canary.ask(Watched(Broken(Capability.SCORE, dies=dies), BRIEF))
 
 
 def test_an_engine_that_cannot_score_is_not_asked() -> None:
-    assert canary.ask(Watched(Broken(Capability.GENERATE, dies=True), 0.1)) == {}
+    assert canary.ask(Watched(Broken(Capability.GENERATE, dies=True), BRIEF)) == {}
 
 
 def test_a_replica_of_a_driver_that_is_gone_commits_nothing(
