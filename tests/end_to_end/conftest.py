@@ -1,15 +1,22 @@
 """Small runs through real Ray with a scripted engine."""
 
+import asyncio
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from raveval import pipeline
+from raveval.evaluate import Stage
 from raveval.store import RunDirectory
+from raveval.types import Shard
+from raveval.worker import ShardWorker, WorkerSpec
 
 if TYPE_CHECKING:
     from tests.end_to_end.direct import Direct
@@ -28,6 +35,42 @@ def cluster() -> Iterator[None]:
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
     yield
     ray.shutdown()
+
+
+@pytest.fixture
+def without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the one replica in this process, for tests of what it does and not of where.
+
+    An engine must not end its process here.
+    """
+    monkeypatch.setattr(pipeline, "cluster", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(pipeline, "check_room", lambda *_: None)
+    monkeypatch.setattr(pipeline, "execute", execute_here)
+
+
+def execute_here(
+    shards: Sequence[tuple[int, Shard]],
+    spec: WorkerSpec,
+    _: pipeline.Placement,
+    *,
+    say: Callable[[str], None],
+) -> Iterator[pipeline.ShardDone]:
+    """Do what `pipeline.execute` does, one shard after the other and without Ray."""
+    role = "judge replica" if spec.stage is Stage.GRADE else "replica"
+    say(f"starting 1 {role} of {spec.model.name} on {spec.engine}")
+    worker = ShardWorker(spec)
+
+    async def outcomes(batch: dict[str, Any]) -> list[dict[str, list[Any]]]:
+        return [outcome async for outcome in worker(batch)]
+
+    with asyncio.Runner() as runner:
+        for run, shard in shards:
+            batch = {key: [value] for key, value in {"run": run, **asdict(shard)}.items()}
+            for outcome in runner.run(outcomes(batch)):
+                row = {key: value for key, (value,) in outcome.items()}
+                if row["error"]:
+                    raise pipeline._error(row["error_kind"], row["error"])
+                yield pipeline.ShardDone(row["n_examples"], row["n_missing"], row["n_tokens"])
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""Two runs through real Ray, compared by the command line; every number made again by hand."""
+"""Two runs, compared by the command line; every number made again by hand."""
 
 import csv
 import io
@@ -21,7 +21,7 @@ from raveval.sequential import compare_prefix, sequential_test
 from raveval.store import RunDirectory, shards_of
 from tests.end_to_end.conftest import Config
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
+pytestmark = pytest.mark.usefixtures("without_ray")
 
 MakeConfig = Callable[..., Config]
 MakeQuestions = Callable[..., dict[str, str]]

@@ -111,6 +111,7 @@ class TestJudgesOfKnownOdds:
                 assert {"ok", "unjudged"} <= task.coverage.by_status.keys()
         assert json.loads(expected)["tasks"]["ranking"]["notes"]["tie_rounds"] > 0
 
+    @pytest.mark.usefixtures("without_ray")
     def test_another_seed_is_another_draw(self, config: MakeConfig, judge_tasks: list[str]) -> None:
         found = []
         for seed in (1, 2):
@@ -126,6 +127,7 @@ class TestJudgesOfKnownOdds:
             )
         assert found[0] != found[1]
 
+    @pytest.mark.usefixtures("without_ray")
     def test_scoring_again_says_how_many_verdicts_changed(
         self, config: MakeConfig, judge_tasks: list[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:

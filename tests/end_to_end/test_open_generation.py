@@ -16,7 +16,8 @@ from raveval.types import Results
 from tests.end_to_end.conftest import Config, numbers, receipts
 from tests.end_to_end.drivers import run_and_kill
 
-pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("cluster")]
+here = pytest.mark.usefixtures("without_ray")
+"""Where the judge runs is not what most of these tests are about."""
 
 SCRIPTS = "tests.end_to_end.scripts"
 KINDS = ("poor", "plain", "fine", "sure")
@@ -74,6 +75,8 @@ def rows_of(directory: Path, layer: str) -> list[dict[str, Any]]:
     return [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
 def test_no_sharding_moves_a_bit(graded: Make, tmp_path: Path) -> None:
     results = raveval.run(graded(output="whole", shard_size=1000))
     expected = numbers(tmp_path / "whole")
@@ -99,6 +102,8 @@ def test_no_sharding_moves_a_bit(graded: Make, tmp_path: Path) -> None:
     assert task.notes["attempts"] == sum(row["n_attempts"] for row in records)
 
 
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
 def test_a_run_that_is_killed_while_the_judge_grades(graded: Make, tmp_path: Path) -> None:
     slow = {"latency_seconds": 0.3}
     raveval.run(graded(output="quiet", shard_size=2, judge=slow))
@@ -117,6 +122,7 @@ def test_a_run_that_is_killed_while_the_judge_grades(graded: Make, tmp_path: Pat
     assert numbers(tmp_path / "run") == numbers(tmp_path / "quiet")
 
 
+@here
 @pytest.mark.parametrize("layer", ["verdicts", "replies"])
 def test_a_torn_layer_is_made_again_with_what_rests_on_it(
     graded: Make, tmp_path: Path, layer: str
@@ -133,6 +139,7 @@ def test_a_torn_layer_is_made_again_with_what_rests_on_it(
     assert is_kept is (layer == "verdicts")
 
 
+@here
 def test_verdicts_on_other_replies_are_none(graded: Make, tmp_path: Path) -> None:
     settings = graded(shard_size=24)
     raveval.run(settings)
@@ -150,6 +157,7 @@ def test_verdicts_on_other_replies_are_none(graded: Make, tmp_path: Path) -> Non
 class TestBaseline:
     """The answers of another run, which the judge sees beside those of this one."""
 
+    @here
     def test_both_orders_are_asked(self, graded: Make, tmp_path: Path) -> None:
         asked = [f"{n}: say it in a {KINDS[n % 4]} way" for n in range(200)]
         raveval.run(graded(*asked, output="old", evaluate={"seed": 1}))
@@ -170,12 +178,14 @@ class TestBaseline:
         assert task.source["baseline"] == str(tmp_path / "old")
         assert results.settings["baseline"] == str(tmp_path / "old")
 
+    @here
     def test_equal_answers_are_ties(self, graded: Make, tmp_path: Path) -> None:
         raveval.run(graded(output="old"))
         task = raveval.run(graded(evaluate={"baseline": str(tmp_path / "old")})).tasks["task"]
         assert task.notes["same_as_baseline"] == 24
         assert task.metrics["win_rate"].value == 0.5
 
+    @here
     def test_what_the_other_run_has_no_answer_to_is_counted(
         self, graded: Make, tmp_path: Path
     ) -> None:
@@ -185,6 +195,7 @@ class TestBaseline:
         assert task.tasks["task"].source["baseline_missing"] == "1"
         assert task.tasks["task"].metrics["win_rate"].n == 2
 
+    @here
     def test_a_run_on_other_data_is_refused(self, graded: Make, tmp_path: Path) -> None:
         raveval.run(graded("say it in a fine way", output="old"))
         with pytest.raises(MismatchError, match="'0' of task 'task' asks for something else"):
@@ -196,6 +207,7 @@ class TestBaseline:
 class TestAnotherJudge:
     """The same answers, graded otherwise."""
 
+    @here
     def test_takes_over_the_answers(self, graded: Make, tmp_path: Path) -> None:
         raveval.run(graded(output="old", shard_size=8))
         heard: list[str] = []
@@ -209,6 +221,7 @@ class TestAnotherJudge:
         with pytest.raises(MismatchError, match=r"not comparable.*of the judge"):
             raveval.compare([tmp_path / "old", tmp_path / "run"])
 
+    @here
     def test_leaves_what_failed_to_be_asked_again(self, graded: Make, tmp_path: Path) -> None:
         asked = ("say it in a sure way", f"say it in a sure way, unless {tmp_path}/mended exists")
         candidate = {"engine": {"name": "scripted", "script": f"{SCRIPTS}:says_its_kind_or_fails"}}
@@ -219,11 +232,13 @@ class TestAnotherJudge:
         assert raveval.run(new, say=heard.append).is_complete
         assert "1 of 2 shards are answered in" in "\n".join(heard)
 
+    @here
     def test_a_source_that_is_refused_leaves_nothing(self, graded: Make, tmp_path: Path) -> None:
         with pytest.raises(RavevalError, match=r"answers_from: .*no run of raveval there"):
             raveval.run(graded(answers_from=str(tmp_path / "nowhere")))
         assert not (tmp_path / "run").exists()
 
+    @here
     def test_is_refused_where_verdicts_are(self, graded: Make) -> None:
         raveval.run(graded())
         with pytest.raises(
@@ -233,6 +248,7 @@ class TestAnotherJudge:
         with pytest.raises(MismatchError, match="answers_from"):
             raveval.run(graded(judge={"max_model_len": 4000}))
 
+    @here
     def test_of_other_questions_there_are_no_answers(self, graded: Make, tmp_path: Path) -> None:
         raveval.run(graded("say it in a fine way", output="old"))
         with pytest.raises(MismatchError, match=r"answers_from.*n_examples"):
@@ -242,6 +258,7 @@ class TestAnotherJudge:
 class TestFaults:
     """What breaks costs the example it breaks on, and nothing that was made before."""
 
+    @here
     def test_of_the_candidate_are_not_shown_to_the_judge(self, graded: Make) -> None:
         results = raveval.run(graded("say it in a sure way", "fail"))
         task = results.tasks["task"]
@@ -249,6 +266,7 @@ class TestFaults:
         assert list(task.failures.values()) == ["failed: the candidate is out of words"]
         assert task.notes["attempts"] == 3
 
+    @here
     def test_of_the_judge_keep_the_answers(self, graded: Make, tmp_path: Path) -> None:
         mended = tmp_path / "mended"
         asked = ("say it in a sure way", f"unless {mended} exists, in a sure way")
@@ -264,6 +282,7 @@ class TestFaults:
         assert times(tmp_path / "run" / "replies") == answers
         assert "graded 1 examples" in "\n".join(heard)
 
+    @here
     def test_of_one_of_its_samples_is_seen_and_asked_again(
         self, graded: Make, tmp_path: Path
     ) -> None:
@@ -282,6 +301,7 @@ class TestFaults:
         again = raveval.run({**settings, "run": {**settings["run"], "retry_failed": True}})
         assert "judge_failed" not in again.tasks["task"].notes
 
+    @here
     def test_between_the_passes_are_asked_again(self, graded: Make, tmp_path: Path) -> None:
         candidate = {"engine": {"name": "scripted", "script": f"{SCRIPTS}:says_its_kind_or_fails"}}
         settings = graded(
@@ -292,12 +312,16 @@ class TestFaults:
         again = {**settings, "run": {**settings["run"], "retry_failed": True}}
         assert raveval.run(again).is_complete
 
+    @pytest.mark.ray
+    @pytest.mark.usefixtures("cluster")
     def test_a_judge_that_finds_no_room(self, graded: Make, tmp_path: Path) -> None:
         crowd = graded(judge_placement={"replicas": 50, "cpus_per_replica": 1.0}, address="auto")
         with pytest.raises(ResourceError, match=r"run\.judge\.replicas: 50 replicas"):
             raveval.run(crowd)
         assert not (tmp_path / "run" / "replies").exists()
 
+    @pytest.mark.ray
+    @pytest.mark.usefixtures("cluster")
     def test_a_judge_that_dies_of_one_answer(self, graded: Make) -> None:
         asked = (*(f"{n}: in a sure way" for n in range(5)), "poison, in a sure way")
         dying = graded(*asked, judge={"script": f"{SCRIPTS}:judge_dies_on_poison"}, shard_size=3)
@@ -306,12 +330,14 @@ class TestFaults:
         (failure,) = task.failures.values()
         assert failure.startswith("quarantined: the judge: the engine's process died 2 times")
 
+    @here
     def test_a_judge_that_cannot_start(self, graded: Make, tmp_path: Path) -> None:
         missing = graded(judge={"script": "tests.judges:nobody"})
         with pytest.raises(ConfigError, match="nobody"):
             raveval.run(missing)
         assert len(rows_of(tmp_path / "run", "replies")) == 24
 
+    @here
     def test_a_judge_without_room_for_an_answer(self, graded: Make) -> None:
         narrow = graded(judge={"max_model_len": 300}, evaluate={})
         with pytest.raises(ConfigError, match=r"24 of 24.*judge's context of 300 tokens"):
@@ -323,6 +349,7 @@ class TestFaults:
         assert (task.n_overlong, task.n_overlong_verdicts) == (0, 24)
         assert "24 prompts are too long for the judge" in "\n".join(counted.lines())
 
+    @here
     def test_no_judge_and_no_need_of_one(self, graded: Make, config: Make) -> None:
         without = graded()
         without["evaluate"].pop("judge")
@@ -336,6 +363,7 @@ class TestFaults:
 class TestGradeTogether:
     """The second half of several runs, with one judge."""
 
+    @here
     def test_a_run_that_cannot_be_graded_stops_no_other(self, graded: Make, tmp_path: Path) -> None:
         first, second = graded(output="first"), graded(output="second", evaluate={"seed": 7})
         assert runner.answer(first) is None
@@ -352,6 +380,7 @@ class TestGradeTogether:
         assert runner.is_done(first)
         assert not runner.is_done(apart)
 
+    @here
     def test_results_of_another_time_are_not_those_of_now(
         self, graded: Make, tmp_path: Path
     ) -> None:
@@ -366,6 +395,7 @@ class TestGradeTogether:
         assert not runner.is_done(settings)
 
 
+@here
 def test_scoring_again_needs_no_model_and_changes_nothing(graded: Make, tmp_path: Path) -> None:
     raveval.run(graded(shard_size=8))
     expected = numbers(tmp_path / "run")
