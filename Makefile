@@ -1,5 +1,6 @@
 # make demo   sets everything up and evaluates a real model on real input
 # make test   sets everything up and passes the tests, in two processes; PYTEST_ARGS=... for some of them
+# make chaos  kills parts of a cluster at random, ROUNDS times, and compares results (an hour for 200)
 # make check  style and types
 # make install only sets up .venv
 #
@@ -13,7 +14,9 @@ STAMP := $(VENV)/installed-$(ACCELERATOR)
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: install demo test check clean
+ROUNDS ?= 200
+
+.PHONY: install demo test chaos check clean
 
 install: $(STAMP)
 
@@ -36,6 +39,9 @@ demo: install
 
 test: install
 	$(BIN)/pytest --numprocesses 2 --durations 25 --durations-min 10 $(PYTEST_ARGS)
+
+chaos: install
+	$(BIN)/python -m tests.chaos --rounds $(ROUNDS)
 
 check: install
 	$(BIN)/ruff format --check .

@@ -57,6 +57,7 @@ class Cluster:
         directory: all that the cluster writes; gone when it is stopped.
         variables: what a client's environment needs to be let in.
         start_seconds: how long a node may take to come up.
+        cpus: of each node, the head's first.
         nodes: the processes of `ray start`, the head's first.
     """
 
@@ -64,6 +65,7 @@ class Cluster:
     directory: Path
     variables: Mapping[str, str]
     start_seconds: float
+    cpus: Sequence[int]
     nodes: list[psutil.Popen] = field(default_factory=list)
 
 
@@ -88,11 +90,10 @@ def running(
     cluster: Cluster | None = None
     try:
         say(f"starting the head, node 1 of {1 + len(cpus)}")
-        cluster = _with_head(directory, head_cpus, start_seconds)
-        door = f"--address={(directory / DOOR).read_text().strip()}"
+        cluster = _with_head(directory, (head_cpus, *cpus), start_seconds)
         for number, n_cpus in enumerate(cpus, start=1):
             say(f"starting node {1 + number} of {1 + len(cpus)}, with {n_cpus} CPUs")
-            _start_node(cluster, number, door, f"--num-cpus={n_cpus}")
+            cluster.nodes.append(_start_node(cluster, number, *_joining(cluster, number)))
         _wait_for_nodes(cluster, 1 + len(cpus))
         yield cluster
     finally:
@@ -101,7 +102,7 @@ def running(
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _with_head(directory: Path, head_cpus: int, start_seconds: float) -> Cluster:
+def _with_head(directory: Path, cpus: Sequence[int], start_seconds: float) -> Cluster:
     token = directory / "token"
     token.touch(mode=0o600)
     token.write_text(os.urandom(32).hex())
@@ -111,15 +112,17 @@ def _with_head(directory: Path, head_cpus: int, start_seconds: float) -> Cluster
         directory=directory,
         variables={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token)},
         start_seconds=start_seconds,
+        cpus=cpus,
     )
     try:
-        _start_node(
+        head = _start_node(
             cluster,
             0,
-            *("--head", "--port=0", f"--num-cpus={head_cpus}"),
+            *("--head", "--port=0", f"--num-cpus={cpus[0]}"),
             *(f"--dashboard-host={_LOOPBACK}", f"--dashboard-port={dashboard_port}"),
             f"--ray-client-server-port={client_port}",
         )
+        cluster.nodes.append(head)
         _wait_for_nodes(cluster, 1)
     except BaseException:
         _stop(cluster.nodes)
@@ -127,7 +130,27 @@ def _with_head(directory: Path, head_cpus: int, start_seconds: float) -> Cluster
     return cluster
 
 
-def _start_node(cluster: Cluster, number: int, *arguments: str) -> None:
+def kill_node(cluster: Cluster, number: int) -> None:
+    """Kill a node with all that runs on it, as a power cut would; 0 is the head."""
+    _kill(_with_descendants(cluster.nodes[number : number + 1]))
+
+
+def replace_node(cluster: Cluster, number: int) -> None:
+    """Kill a node that is not the head, and start another in its place.
+
+    Returns at once: the new node joins when it is up, and the head notices the old one's death.
+    """
+    kill_node(cluster, number)
+    shutil.rmtree(cluster.directory / f"n{number}", ignore_errors=True)
+    cluster.nodes[number] = _start_node(cluster, number, *_joining(cluster, number))
+
+
+def _joining(cluster: Cluster, number: int) -> tuple[str, str]:
+    door = (cluster.directory / DOOR).read_text().strip()
+    return f"--address={door}", f"--num-cpus={cluster.cpus[number]}"
+
+
+def _start_node(cluster: Cluster, number: int, *arguments: str) -> psutil.Popen:
     """Start one node; each gets whatever ports are free, and a directory of its own."""
     log = cluster.directory / f"node-{number}.log"
     command = [
@@ -140,7 +163,7 @@ def _start_node(cluster: Cluster, number: int, *arguments: str) -> None:
         *("--runtime-env-agent-port=0", *arguments),
     ]
     with log.open("wb") as file:
-        process = psutil.Popen(
+        return psutil.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=file,
@@ -148,7 +171,6 @@ def _start_node(cluster: Cluster, number: int, *arguments: str) -> None:
             env=_environment(cluster),
             start_new_session=True,
         )
-    cluster.nodes.append(process)
 
 
 def _environment(cluster: Cluster) -> dict[str, str]:
@@ -213,18 +235,27 @@ def _n_alive(cluster: Cluster) -> int:
 
 def _stop(nodes: Sequence[psutil.Popen]) -> None:
     """End nodes and whatever descends from them; the head last, so that the others can leave."""
-    started = list[psutil.Process](nodes)
-    for node in nodes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            started += node.children(recursive=True)
+    started = _with_descendants(nodes)
     for node in reversed(nodes):
         with contextlib.suppress(psutil.NoSuchProcess):
             node.terminate()
     _, remaining = psutil.wait_procs(started, timeout=STOP_SECONDS)
-    for process in remaining:
+    _kill(remaining)
+
+
+def _with_descendants(nodes: Sequence[psutil.Popen]) -> list[psutil.Process]:
+    found = list[psutil.Process](nodes)
+    for node in nodes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += node.children(recursive=True)
+    return found
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    psutil.wait_procs(remaining, timeout=STOP_SECONDS)
+    psutil.wait_procs(processes, timeout=STOP_SECONDS)
 
 
 def main() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 @contextmanager
@@ -28,6 +31,11 @@ def committed(path: Path) -> Iterator[BinaryIO]:
             os.close(folder)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def unfinished(folder: Path) -> Iterator[Path]:
+    """Return what writers have not finished in a folder; those that were killed never will."""
+    return (path for path in folder.glob(".*") if _UNFINISHED.fullmatch(path.name))
 
 
 def commit(path: Path, content: bytes) -> Path:

@@ -125,8 +125,9 @@ class Directory:
             yield found
 
     def tidy(self) -> None:
-        """Remove empty folders that a finished run has no use for."""
-        self._place.tidy("attempts")
+        """Remove what a finished run needs no more: empty folders, and what killed writers left."""
+        for name in ("", *self._place.names()):
+            self._place.tidy(name)
 
     def _commit(self, name: str, content: bytes) -> None:
         with self._place.committed(name) as file:

@@ -14,7 +14,7 @@ from typing import BinaryIO, TextIO
 from typing_extensions import override
 
 from raveval.errors import MismatchError, Refused
-from raveval.store.atomic import committed
+from raveval.store.atomic import committed, unfinished
 from raveval.store.places import Say, StillHeld
 
 _LOCK = ".lock"
@@ -131,8 +131,10 @@ class Folder:
         (self.path / name).unlink(missing_ok=True)
 
     def tidy(self, folder: str) -> None:
-        """Remove the empty folders in a folder, and then itself if it is one."""
+        """Remove what killed writers left in a folder and its folders, and those that are empty."""
         for path in (*(self.path / folder).glob("*"), self.path / folder):
+            for left in unfinished(path):
+                left.unlink(missing_ok=True)
             with suppress(OSError):  # files are in it, or it is one, or it is gone
                 path.rmdir()
 

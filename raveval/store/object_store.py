@@ -144,7 +144,7 @@ class ObjectStore:
             self._files.rm_file(self._path(name))
 
     def tidy(self, folder: str) -> None:
-        """Do nothing: a store has no folders that could be empty."""
+        """Do nothing: a store has no half-written objects, and no folders that could be empty."""
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root

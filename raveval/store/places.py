@@ -86,7 +86,7 @@ class Place(Protocol):
         """Delete a file if it is there."""
 
     def tidy(self, folder: str) -> None:
-        """Remove what is empty in a folder, and the folder itself if nothing is left in it."""
+        """Remove what killed writers left in a folder and its folders, and those that are empty."""
 
 
 def place_of(given: str | Path) -> Place:

@@ -22,9 +22,9 @@ PYTHON is the interpreter that runs this:
     PYTHON -m venv lm_eval; packages=$(echo lm_eval/lib/python3*/site-packages)
     PYTHON -c "import sysconfig; print(sysconfig.get_path('purelib'))" > $packages/shared.pth
     lm_eval/bin/pip install lm-eval==0.4.13 datasets
-    mkdir $packages/vllm-0.32.0.dist-info  # on CPUs: lm-eval asks for a distribution of that name
-    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0\n' \
-        > $packages/vllm-0.32.0.dist-info/METADATA
+    mkdir $packages/vllm-0.32.0+cpu.dist-info  # on CPUs: lm-eval asks for a distribution of that
+    printf 'Metadata-Version: 2.1\nName: vllm\nVersion: 0.32.0+cpu\n' \
+        > $packages/vllm-0.32.0+cpu.dist-info/METADATA  # name, and vLLM reads the platform from it
 """
 
 from __future__ import annotations

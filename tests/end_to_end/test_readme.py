@@ -124,7 +124,12 @@ def is_a_target(command: str, world: Path) -> None:
         capture_output=True,
         text=True,
     )
-    expected = {"demo": "raveval run configs/demo.yaml", "test": "pytest", "check": "mypy"}
+    expected = {
+        "demo": "raveval run configs/demo.yaml",
+        "test": "pytest",
+        "chaos": "tests.chaos --rounds 200",
+        "check": "mypy",
+    }
     assert expected[command.split()[1]] in made.stdout
 
 
@@ -311,6 +316,7 @@ COMMANDS: Mapping[tuple[str, str], Run | Checked] = {
     ("lm-eval's files, and trackers", "raveval report runs/training"): Run("step2000"),
     ("Developing", "make check"): Checked(ITSELF, is_a_target),
     ("Developing", "make test"): Checked(ITSELF, is_a_target),
+    ("Developing", "make chaos"): Checked("an hour; test_chaos has some rounds of it", is_a_target),
 }
 
 

@@ -181,6 +181,22 @@ def test_only_empty_folders_are_tidied_away(tmp_path: Path) -> None:
     directory.tidy()
 
 
+def test_what_killed_writers_left_is_tidied_away(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    replies = Replies(pa.table({"a": [1]}), "f", {}, 0.0)
+    directory.commit_replies(SHARD, replies, stage=Stage.ANSWER)
+    (committed,) = tmp_path.glob("replies/*/*.parquet")
+    left = [
+        committed.with_name(f".{committed.name}.{'0f' * 16}"),
+        tmp_path / f".run.json.{'a' * 32}",
+    ]
+    mine = committed.with_name(".mine")
+    for path in (*left, mine):
+        path.touch()
+    directory.tidy()
+    assert [path.exists() for path in (*left, mine, committed)] == [False, False, True, True]
+
+
 def test_copies_are_of_what_is_there(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     directory.write_text("report.md", "# numbers")
