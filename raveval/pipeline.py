@@ -18,13 +18,14 @@ import socket
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from raveval import errors, registry
-from raveval.errors import RavevalError, ResourceError, RunError
+from raveval.attendance import attended
+from raveval.errors import RavevalError, ResourceError, RunError, StoreError
 from raveval.evaluate import Stage
 from raveval.progress import waiting_words
 from raveval.store import RunDirectory
@@ -32,7 +33,6 @@ from raveval.types import Shard
 from raveval.worker import ShardWorker, WorkerSpec
 
 _MAX_SHARDS_IN_FLIGHT = 64  # an actor's queue; with tiny shards it bounds examples in flight
-_SECONDS_BETWEEN_SIGNS = 30.0
 _ROLE = {Stage.ANSWER: "", Stage.GRADE: "judge "}
 
 
@@ -64,6 +64,16 @@ class ShardDone:
     n_tokens: int
 
 
+class _Replica(ShardWorker):
+    """A worker under the name that Ray gives it, which stays when its process is replaced."""
+
+    def __init__(self, spec: WorkerSpec, n_replicas: int) -> None:
+        import ray
+
+        name = ray.get_runtime_context().get_actor_id()
+        super().__init__(spec, replica=name, n_replicas=n_replicas)
+
+
 def execute(
     shards: Sequence[tuple[int, Shard]],
     spec: WorkerSpec,
@@ -77,7 +87,8 @@ def execute(
 
     Raises:
         ResourceError: the cluster cannot hold the replicas asked for.
-        RavevalError: a replica could not load the model; the message is the engine's own.
+        RavevalError: no replica could load the model, or one loaded what is unlike the others; the
+            message is the engine's own.
         RunError: the pipeline broke; committed shards stay.
     """
     with cluster(placement.address):
@@ -95,19 +106,26 @@ def execute(
         concurrency = max(2, math.ceil(placement.examples_in_flight / placement.shard_size))
         concurrency = min(concurrency, _MAX_SHARDS_IN_FLIGHT)
         rows = [{"run": run, **asdict(shard)} for run, shard in shards]
+        n_replicas = min(placement.replicas, len(rows))
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
-            ShardWorker,
+            _Replica,
             batch_size=1,
-            fn_constructor_kwargs={"spec": spec},
+            fn_constructor_kwargs={"spec": spec, "n_replicas": n_replicas},
             compute=ray.data.ActorPoolStrategy(
-                size=min(placement.replicas, len(rows)),
+                size=n_replicas,
                 max_concurrent_calls_per_actor=concurrency,
                 max_tasks_in_flight_per_actor=2 * concurrency,
             ),
             **resources,
         )
         try:
-            with _told_while_waiting(spec, resources, say):
+            with attended(
+                RunDirectory(spec.runs[0].directory),
+                spec.runs[0].session,
+                n_replicas=n_replicas,
+                waiting=partial(_waiting_words, resources),
+                say=say,
+            ):
                 for batch in dataset.iter_batches(
                     batch_size=None, prefetch_batches=0, batch_format="pyarrow"
                 ):
@@ -117,36 +135,11 @@ def execute(
                         yield ShardDone(row["n_examples"], row["n_missing"], row["n_tokens"])
         except ray.exceptions.RayError as exc:
             raise _error("RunError", str(exc)) from exc
-
-
-@contextlib.contextmanager
-def _told_while_waiting(
-    spec: WorkerSpec, resources: Mapping[str, float], say: Callable[[str], None]
-) -> Iterator[None]:
-    """Say every half minute what is waited for, until a replica has loaded the model."""
-    import ray
-
-    run = spec.runs[0]
-    is_over, started = threading.Event(), time.monotonic()
-
-    def watch() -> None:
-        while not is_over.wait(_SECONDS_BETWEEN_SIGNS):
-            if RunDirectory(run.directory).worker_reports(run.session):
-                return
-            seconds = time.monotonic() - started
-            say(
-                waiting_words(
-                    resources, ray.cluster_resources(), ray.available_resources(), seconds
-                )
-            )
-
-    thread = threading.Thread(target=watch, name="raveval-waiting", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+        finally:
+            # A replica that could not start holds what it was given until it sees this.
+            with contextlib.suppress(OSError, StoreError):
+                for run in spec.runs:
+                    RunDirectory(run.directory).end_session(run.session)
 
 
 @contextlib.contextmanager
@@ -260,6 +253,13 @@ def _native_messages_held_back() -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+
+
+def _waiting_words(resources: Mapping[str, float], seconds: float) -> str:
+    """Say what is waited for, as long as no replica has loaded the model."""
+    import ray
+
+    return waiting_words(resources, ray.cluster_resources(), ray.available_resources(), seconds)
 
 
 def check_room(spec: WorkerSpec, placement: Placement) -> None:

@@ -31,6 +31,7 @@ from raveval.types import (
 )
 
 _SHOWN_FAILURES = 20
+_SHOWN_LOST = 5
 
 
 def reduce_run(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
@@ -65,6 +66,7 @@ def reduce_run(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
             "started": manifest["started"],
             "finished": manifest.get("finished"),
             **_load_seconds(directory),
+            **_lost_replicas(directory),
         },
     )
 
@@ -205,6 +207,12 @@ def _load_seconds(directory: RunDirectory) -> dict[str, list[float]]:
         name = names[loaded.get("stage", str(Stage.ANSWER))]
         found.setdefault(name, []).append(round(loaded["load_seconds"], 1))
     return found
+
+
+def _lost_replicas(directory: RunDirectory) -> dict[str, list[str]]:
+    """Return how the last replicas were lost that died or could not start; nothing without any."""
+    lost = [each.in_words() for each in directory.lost().values()]
+    return {"replicas_lost": lost[-_SHOWN_LOST:]} if lost else {}
 
 
 def _judge_settings(manifest: Mapping[str, Any], receipts: Sequence[Receipt]) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ from pathlib import Path
 from raveval.evaluate import TaskSpec
 from raveval.passes import task_spec
 from raveval.scoring import stored
-from raveval.store import RunDirectory, shards_of
+from raveval.store import Lost, RunDirectory, shards_of
 from raveval.types import Shard
 
 
@@ -31,13 +31,17 @@ class TaskStatus:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """How far a run is; `driver` says which process is at work on it, None where none is."""
+    """How far a run is; `driver` says which process is at work on it, None where none is.
+
+    `lost` are the processes of replicas that died or could not start, oldest first.
+    """
 
     directory: str
     model: str
     complete: bool
     driver: str | None
     tasks: Mapping[str, TaskStatus]
+    lost: Sequence[Lost] = ()
 
     @property
     def is_running(self) -> bool:
@@ -78,7 +82,8 @@ def status(directory: str | Path) -> RunStatus:
             sum(to_grade),
         )
     complete = all(task.n_shards == task.n_shards_done for task in tasks.values())
-    return RunStatus(str(directory), manifest["model"], complete, driver, tasks)
+    lost = tuple(run_directory.lost().values())
+    return RunStatus(str(directory), manifest["model"], complete, driver, tasks, lost)
 
 
 def _is_answered(directory: RunDirectory, spec: TaskSpec, shard: Shard) -> bool:

@@ -70,7 +70,7 @@ FAULTS = (
         "a cluster without GPUs leaves a run that wants some pending",
         (
             "end_to_end/test_run.py::TestFaults::test_more_replicas_than_the_cluster_holds",
-            "unit/test_pipeline.py::test_waiting_for_room_is_said_until_a_replica_is_there",
+            "unit/test_attendance.py::test_waiting_is_said_until_a_replica_is_there",
         ),
         left_open="A GPU that Ray counts and CUDA_VISIBLE_DEVICES hides is told by the engine.",
     ),
@@ -108,6 +108,8 @@ FAULTS = (
         (
             "unit/test_worker.py::test_a_start_that_breaks_is_told_in_the_engines_words",
             "end_to_end/test_run.py::TestFaults::test_a_model_that_cannot_start",
+            "end_to_end/test_run.py::TestFaults::test_one_of_two_replicas_that_cannot_start",
+            "end_to_end/test_run.py::TestFaults::test_a_replica_whose_process_dies_whenever_it_loads",
             "end_to_end/test_vllm_engine.py::test_a_start_that_fails_says_why",
         ),
         left_open="The memory of a real GPU has not been exhausted.",
@@ -118,6 +120,7 @@ FAULTS = (
         (
             "end_to_end/test_run.py::TestFaults::test_an_example_that_kills_its_engine",
             "end_to_end/test_open_generation.py::TestFaults::test_a_judge_that_dies_of_one_answer",
+            "unit/test_worker.py::test_replicas_that_die_and_die_before_they_answer_end_the_run",
         ),
     ),
     Fault(

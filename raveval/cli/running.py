@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from raveval.cli.app import EXIT_MISSING_EXAMPLES, Directory, command, console, say
+from raveval.cli.app import EXIT_MISSING_EXAMPLES, Directory, command, console, harmless, say
 from raveval.cli.arguments import evaluation_flags
 from raveval.cli.sweeping import show_sweep_status
 
 if TYPE_CHECKING:
     from raveval.config import RunConfig
+    from raveval.store import Lost
     from raveval.types import Results
+
+_LOST_SHOWN = 3
 
 
 def evaluation_command(name: str) -> Callable[[Callable[[RunConfig], None]], None]:
@@ -78,12 +81,23 @@ def _status(directory: Directory) -> None:
         waiting = f", {task.n_shards_to_grade} wait for the judge" * bool(task.n_shards_to_grade)
         shards = f"{task.n_shards_done} of {task.n_shards} shards done{waiting}"
         print(f"  {name}: {shards}, {task.n_examples} examples{f' ({kinds})' if kinds else ''}")
+    for line in _lost_lines(status.lost):
+        print(line)
     if status.complete:
         print("complete; `raveval report` shows its numbers")
     elif status.is_running:
         print(f"at work: {status.driver}")
     else:
         print("not complete, and nothing is at work; the same command goes on where it stopped")
+
+
+def _lost_lines(lost: Sequence[Lost]) -> Iterator[str]:
+    """Say how many replicas were lost, and how the last ones were."""
+    if lost:
+        died = sum(not each.gave_up for each in lost)
+        yield f"  replicas: {died} died, {len(lost) - died} could not start; the last of them:"
+    for each in lost[-_LOST_SHOWN:]:
+        yield f"    {harmless(each.when)}: {harmless(each.in_words())}"
 
 
 @command("score")

@@ -8,8 +8,9 @@
     ├── verdicts/<task>/00042.parquet   where a judge grades: everything it made of those replies
     ├── records/<task>/00042.parquet    one row per example
     ├── states/<task>/00042.json        the receipt; the shard is done once it is there
-    ├── attempts/<task>/00042.json      a shard under way: how often its process died
-    ├── workers/                        what each replica loaded
+    ├── attempts/<task>/00042.json      a shard under way: how often its process died, and of what
+    ├── workers/                        what each replica loaded (`replicas`)
+    ├── lost/                           replicas that died or could not start, with their last words
     └── results.json  report.md  report.html
 
 A reader sees all of a file or nothing. Each layer can be rebuilt from the one before it. The
@@ -19,9 +20,8 @@ directory is a folder, or a prefix in an object store (`places`).
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import pyarrow as pa
@@ -29,25 +29,25 @@ import pyarrow.parquet as pq
 
 from raveval.errors import DataError, StoreError
 from raveval.evaluate import ShardStates, Stage
-from raveval.store.directory import Directory
 from raveval.store.examples import EXAMPLE_COLUMNS, from_row, to_row
+from raveval.store.replicas import Lost, ReplicaNotes
 from raveval.store.shards import Attempt, Receipt, Replies, shards_of
 from raveval.types import Example, Shard, Status, Usage
 
-__all__ = ["LAYOUT", "Attempt", "Receipt", "Replies", "RunDirectory", "shards_of"]
+__all__ = ["LAYOUT", "Attempt", "Lost", "Receipt", "Replies", "RunDirectory", "shards_of"]
 
 _ROW_GROUP = 256
 _LAYER_OF = {Stage.ANSWER: "replies", Stage.GRADE: "verdicts"}
 _ASKED_AGAIN = (str(Status.FAILED), str(Status.QUARANTINED))
 _DIGEST = b"raveval.examples"
 _ORIGIN = b"raveval.origin"
-_LAYERS = ("examples", "replies", "verdicts", "records", "states", "attempts", "workers")
+_LAYERS = ("examples", "replies", "verdicts", "records", "states", "attempts", "workers", "lost")
 _REPORTS = ("results.json", "report.md", "report.html")
 LAYOUT = frozenset({*_LAYERS, "run.json", "session", *_REPORTS})
 """Names that a run directory may hold; anything else there is somebody else's."""
 
 
-class RunDirectory(Directory):
+class RunDirectory(ReplicaNotes):
     """A run's files. Any number of processes may commit shards; one driver at a time holds it."""
 
     def read_manifest(self) -> dict[str, Any] | None:
@@ -127,6 +127,11 @@ class RunDirectory(Directory):
             return self._place.read("session").decode() == session
         except FileNotFoundError:
             return False
+
+    def end_session(self, session: str) -> None:
+        """Let a driver's replicas commit no more, unless another driver's may by now."""
+        if self.is_session(session):
+            self.write_text("session", "")
 
     # Shards.
 
@@ -252,18 +257,19 @@ class RunDirectory(Directory):
         if last is None:
             attempt = Attempt(session)
         elif last.session != session:
-            attempt = Attempt(session, last.n_deaths, None, last.example_deaths)
+            attempt = replace(last, session=session, in_flight=None, last_words="")
         else:
-            deaths = dict(last.example_deaths)
+            deaths, words = dict(last.example_deaths), dict(last.example_words)
             if last.in_flight is not None:
                 deaths[last.in_flight] = deaths.get(last.in_flight, 0) + 1
-            attempt = Attempt(session, last.n_deaths + 1, None, deaths)
+                words[last.in_flight] = last.last_words
+            attempt = Attempt(session, last.n_deaths + 1, None, deaths, example_words=words)
         self.note(shard, attempt)
         return attempt
 
     def note(self, shard: Shard, attempt: Attempt) -> None:
         """Commit how far an attempt is."""
-        text = json.dumps(asdict(attempt), ensure_ascii=False)
+        text = json.dumps(asdict(attempt))
         self._commit(_shard_name("attempts", shard, "json"), text.encode())
 
     def _read_attempt(self, shard: Shard) -> Attempt | None:
@@ -271,20 +277,6 @@ class RunDirectory(Directory):
             return Attempt(**json.loads(self._place.read(_shard_name("attempts", shard, "json"))))
         except (FileNotFoundError, ValueError, TypeError):
             return None
-
-    # Replicas.
-
-    def report_worker(self, session: str, content: Mapping[str, Any]) -> None:
-        """Commit what a replica loaded."""
-        name = f"workers/{session}-{uuid.uuid4().hex[:8]}.json"
-        self._commit(name, json.dumps(content, ensure_ascii=False).encode())
-
-    def worker_reports(self, session: str | None = None) -> list[dict[str, Any]]:
-        """Return the reports of a session's replicas, or of all sessions', oldest first."""
-        start = "" if session is None else f"{session}-"
-        names = [f"workers/{n}" for n in self._place.names("workers") if n.startswith(start)]
-        names.sort(key=self._place.modified)
-        return [json.loads(self._place.read(name)) for name in names]
 
 
 def _examples_name(task: str) -> str:

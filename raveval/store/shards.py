@@ -50,12 +50,16 @@ class Attempt:
         n_deaths: how often its process died while the driver lived.
         in_flight: the only example in flight, where the shard is run example by example.
         example_deaths: deaths by the example that was alone in flight.
+        last_words: of the engine that died on `in_flight`, where it had time for any.
+        example_words: the same of earlier deaths, by the example.
     """
 
     session: str
     n_deaths: int = 0
     in_flight: str | None = None
     example_deaths: Mapping[str, int] = field(default_factory=dict)
+    last_words: str = ""
+    example_words: Mapping[str, str] = field(default_factory=dict)
 
 
 def shards_of(task: str, n_examples: int, shard_size: int) -> list[Shard]:

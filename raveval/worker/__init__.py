@@ -7,29 +7,42 @@ refused (`canary`). An engine that hangs is ended like one that died (`watch`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
+import threading
 import time
 import traceback
+import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from raveval import registry
 from raveval.engines import Capability, Engine, EngineDied
-from raveval.errors import MismatchError, ModelError, RavevalError, ResourceError, RunError
+from raveval.errors import (
+    MismatchError,
+    ModelError,
+    RavevalError,
+    ResourceError,
+    RunError,
+    StoreError,
+)
 from raveval.evaluate import Stage, TaskSpec, load_protocol
 from raveval.fingerprint import first_difference
 from raveval.store import RunDirectory
 from raveval.types import ModelRef, Shard
 from raveval.worker import canary
 from raveval.worker.desk import Desk, Done, RunPart
+from raveval.worker.notes import Notes, last_words
 from raveval.worker.turns import Gate, SharedClock
 from raveval.worker.watch import Patience, Watched
 
 __all__ = ["RunPart", "ShardWorker", "WorkerSpec"]
 
 _Outcome = dict[str, list[Any]]
+_SECONDS_BETWEEN_LOOKS = 2.0
+_SECONDS_FOR_LAST_WORDS = 30.0
 _NOTHING = Done(n_examples=0, n_missing=0, n_tokens=0)
 
 
@@ -54,39 +67,96 @@ class WorkerSpec:
 class ShardWorker:
     """A replica: one loaded engine that answers and commits several shards at once."""
 
-    def __init__(self, spec: WorkerSpec) -> None:
-        self._spec = spec
-        self._refusal: Exception | None = None
-        started = time.monotonic()
-        try:
-            engine = Watched(self._start(), spec.patience)
-            report = {
-                "loaded": engine.describe(),
-                "canary": canary.ask(engine),
-                "load_seconds": time.monotonic() - started,
-                "stage": str(spec.stage),
-                "node": socket.gethostname(),
-                "process": os.getpid(),
-            }
-            for run in spec.runs:
-                RunDirectory(run.directory).report_worker(run.session, report)
-            # Only now: of replicas that start at the same time the later ones see the others.
-            self._check_alike(report)
-            gate, clock = Gate(), SharedClock()
-            self._desks = [Desk(run, spec.stage, engine, gate, clock) for run in spec.runs]
-        except Exception as exc:  # noqa: BLE001 - told by the first call
-            self._refusal = exc
+    def __init__(
+        self, spec: WorkerSpec, *, replica: str | None = None, n_replicas: int = 1
+    ) -> None:
+        """Load the model.
 
-    def _start(self) -> Engine:
-        """Load the model, or say why this replica cannot take part."""
-        spec = self._spec
-        for run in spec.runs:
+        Where it cannot be loaded, but other replicas work or may come to, this does not return:
+        what is not constructed is given no shards, and ends with the run.
+
+        Args:
+            spec: what the replica is made of.
+            replica: a name that stays when the replica's process is replaced.
+            n_replicas: how many there are to be.
+        """
+        self._spec = spec
+        self._refusal: _Outcome | None = None
+        self._notes = Notes(spec.runs, stage=spec.stage, replica=replica or uuid.uuid4().hex)
+        try:
+            self._load()
+        except Exception as exc:  # noqa: BLE001 - told by the first call
+            where = self._step_aside(exc, n_replicas)
+            self._refusal = _outcome(error=_words(exc, where), error_kind=type(exc).__name__)
+
+    def _load(self) -> None:
+        spec, started = self._spec, time.monotonic()
+        self._check_visible()
+        self._notes.begin()
+        engine = Watched(self._start(), spec.patience)
+        report = {
+            "loaded": engine.describe(),
+            "canary": canary.ask(engine),
+            "load_seconds": time.monotonic() - started,
+            **self._notes.about,
+        }
+        self._notes.loaded(report)
+        # Only now: of replicas that start at the same time the later ones see the others.
+        self._check_alike(report)
+        gate, clock = Gate(), SharedClock()
+        self._desks = [
+            Desk(run, spec.stage, engine, gate, clock, on_answer=self._notes.answered)
+            for run in spec.runs
+        ]
+
+    def _step_aside(self, exc: Exception, n_replicas: int) -> str:
+        """Note why this replica cannot take part, and wait while others may do its work.
+
+        One whose numbers would be unlike the others' is a fault that ends the run; so is one that
+        worked before, because nobody else is given the shards that it was at work on.
+
+        Returns:
+            What to say before the reason, where nobody takes part.
+        """
+        if not self._notes.have_begun or isinstance(exc, MismatchError):
+            return ""
+        traceback.clear_frames(exc.__traceback__)  # what was loaded so far goes with them
+        with contextlib.suppress(OSError, StoreError):  # then the first call tells it at once
+            self._notes.cannot_start(exc)
+            while not self._notes.is_replacement and self._notes.others_may_work(n_replicas):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+                self._end_with_the_run()
+            if n_replicas > 1 and not self._notes.is_replacement:
+                node = self._notes.about["node"]
+                return f"none of the {n_replicas} replicas can start; this one, on {node}: "
+        return ""
+
+    def _end_with_the_run(self) -> None:
+        """End the process of a replica that waits for a run that is over, or another driver's.
+
+        Raises:
+            SystemExit: which Ray takes for an end that is meant, and reports to nobody.
+        """
+        if not all(RunDirectory(run.directory).is_session(run.session) for run in self._spec.runs):
+            raise SystemExit
+
+    def _check_visible(self) -> None:
+        """Refuse a node on which the run directory is not the driver's.
+
+        Raises:
+            RunError: it is not.
+        """
+        for run in self._spec.runs:
             if not RunDirectory(run.directory).is_session(run.session):
                 raise RunError(
                     f"node {socket.gethostname()} does not see the run directory {run.directory} "
                     "of its driver; put run.output on storage that all nodes share, a file system "
                     "or an object store"
                 )
+
+    def _start(self) -> Engine:
+        """Load the model, or say why this replica cannot take part."""
+        spec = self._spec
         first = spec.runs[0]
         reports = RunDirectory(first.directory).worker_reports(first.session)
         module = registry.load("engines", spec.engine)
@@ -146,18 +216,36 @@ class ShardWorker:
         shard = Shard(
             str(batch["task"][0]), *(int(batch[key][0]) for key in ("index", "start", "stop"))
         )
+        if self._refusal is not None:
+            yield self._refusal
+            return
         try:
-            if self._refusal is not None:
-                raise self._refusal
             done = await self._desks[int(batch["run"][0])].finish(shard)
-        except EngineDied:
-            # Ray replaces a dead process; a live one with a dead engine would be given more work.
-            os._exit(1)
+        except EngineDied as exc:
+            self._die(exc)
         except Exception as exc:  # noqa: BLE001 - the driver raises it
-            where = "" if self._refusal else f"task {shard.task!r}, shard {shard.index}: "
+            where = f"task {shard.task!r}, shard {shard.index}: "
             yield _outcome(error=_words(exc, where), error_kind=type(exc).__name__)
             return
         yield _outcome(done)
+
+    def _die(self, exc: EngineDied) -> NoReturn:
+        """Leave the engine's last words, and end the process.
+
+        Ray replaces a dead process; a live one with a dead engine would be given more work.
+        """
+        words = last_words(exc)
+
+        def leave() -> None:
+            with contextlib.suppress(Exception):  # whatever the storage does, this process ends
+                for desk in self._desks:
+                    desk.leave_words(words)
+                self._notes.died(words, [desk.work() for desk in self._desks])
+
+        thread = threading.Thread(target=leave, daemon=True)
+        thread.start()
+        thread.join(_SECONDS_FOR_LAST_WORDS)
+        os._exit(1)
 
 
 def _unlike(run: RunPart, key: str, old: object, new: object) -> MismatchError:

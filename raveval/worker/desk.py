@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from raveval.engines import EngineDied
 from raveval.errors import RunError
 from raveval.evaluate import (
     Stage,
@@ -25,6 +26,7 @@ from raveval.evaluate import (
 )
 from raveval.scoring import score_shard, stored, verdicts_fingerprint
 from raveval.store import Attempt, Receipt, Replies, RunDirectory
+from raveval.store.replicas import WITHOUT_WORDS
 from raveval.types import Answers, Example, Failure, Shard, Status
 from raveval.worker.turns import Gate, SharedClock
 from raveval.worker.watch import Watched
@@ -63,14 +65,35 @@ class Desk:
     """Where a replica's engine meets the shards of one run."""
 
     def __init__(
-        self, run: RunPart, stage: Stage, engine: Watched, gate: Gate, clock: SharedClock
+        self,
+        run: RunPart,
+        stage: Stage,
+        engine: Watched,
+        gate: Gate,
+        clock: SharedClock,
+        *,
+        on_answer: Callable[[], None],
     ) -> None:
         self._run = run
+        self._on_answer = on_answer
+        self._in_engine: dict[Shard, Attempt] = {}
         self._stage = stage
         self._engine = engine
         self._gate = gate
         self._clock = clock
         self._directory = RunDirectory(run.directory)
+
+    def work(self) -> tuple[list[str], str | None]:
+        """Return what is in the engine: the shards, and the example that is alone, if one is."""
+        alone = [attempt.in_flight for attempt in self._in_engine.values() if attempt.in_flight]
+        shards = [f"{shard.task} {shard.index}" for shard in self._in_engine]
+        return shards, next(iter(alone), None)
+
+    def leave_words(self, words: str) -> None:
+        """Note the engine's last words with the example that it died on."""
+        for shard, attempt in self._in_engine.items():
+            if attempt.in_flight is not None:
+                self._directory.note(shard, replace(attempt, last_words=words))
 
     async def finish(self, shard: Shard) -> Done:
         """Do what this replica's stage has to do for a shard, unless it is done already."""
@@ -158,7 +181,7 @@ class Desk:
         """Ask all at once; a shard whose process died before is asked alone, one by one."""
         if attempt.n_deaths < _DEATHS_BEFORE_ISOLATION:
             async with self._gate.shared():
-                return await self._engine.unless_it_hangs(ask(examples))
+                return await self._asked(shard, attempt, ask(examples))
         async with self._gate.exclusive():
             answers: list[Answers] = []
             for example in examples:
@@ -170,12 +193,29 @@ class Desk:
     ) -> list[Answers]:
         n_deaths = attempt.example_deaths.get(example.id, 0)
         if n_deaths >= _DEATHS_BEFORE_QUARANTINE:
+            words = attempt.example_words.get(example.id) or WITHOUT_WORDS
             message = f"the engine's process died {n_deaths} times with this example alone in it"
-            return [(Failure(Status.QUARANTINED, message),)]
+            return [(Failure(Status.QUARANTINED, f"{message}; the last time: {words}"),)]
         alone = replace(attempt, in_flight=example.id)
         await asyncio.to_thread(self._directory.note, shard, alone)
-        answers = await self._engine.unless_it_hangs(ask([example]))
+        answers = await self._asked(shard, alone, ask([example]))
         await asyncio.to_thread(self._directory.note, shard, attempt)
+        return answers
+
+    async def _asked(
+        self, shard: Shard, attempt: Attempt, work: Awaitable[list[Answers]]
+    ) -> list[Answers]:
+        """Wait for the engine; a shard whose engine died stays among those that were in it."""
+        self._in_engine[shard] = attempt
+        try:
+            answers = await self._engine.unless_it_hangs(work)
+        except EngineDied:
+            raise
+        except BaseException:
+            del self._in_engine[shard]
+            raise
+        del self._in_engine[shard]
+        await asyncio.to_thread(self._on_answer)
         return answers
 
     def _check_session(self) -> None:

@@ -1,5 +1,6 @@
 """The two tests that define the project: same answer, any sharding; resume after every commit."""
 
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -223,6 +224,21 @@ class TestOtherRun:
             raveval.run(config())
 
 
+MakeCrowded = Callable[..., Config]
+
+
+@pytest.fixture
+def crowded(config: MakeConfig, tmp_path: Path) -> MakeCrowded:
+    """Make a config of an engine whose first starts find no room."""
+
+    def make(*, replicas: int = 2, **engine: Any) -> Config:
+        (tmp_path / "room").mkdir()
+        engine = {"name": "tests.end_to_end.crowded", "room": str(tmp_path / "room"), **engine}
+        return config(tasks=["demo_qa"], engine=engine, shard_size=8, replicas=replicas)
+
+    return make
+
+
 class TestFaults:
     """One example's fault costs that example, and is counted by its kind."""
 
@@ -243,6 +259,10 @@ class TestFaults:
         found = results.tasks["questions"]
         assert dict(found.coverage.by_status) == {"ok": 9, "quarantined": 1}
         assert list(found.failures) == ["9"]
+        assert (
+            "died 2 times with this example alone in it; the last time: it left no"
+            in (found.failures["9"])
+        )
 
     def test_an_overlong_prompt(self, config: MakeConfig, questions: MakeQuestions) -> None:
         task = questions("short?", "long " * 5000)
@@ -259,9 +279,17 @@ class TestFaults:
             deadline_seconds=1.0,
             slowest_tokens_per_second=1e4,
         )
-        found = raveval.run(hanging).tasks["questions"]
+        heard: list[str] = []
+        results = raveval.run(hanging, say=heard.append)
+        found = results.tasks["questions"]
         assert dict(found.coverage.by_status) == {"ok": 2, "quarantined": 1}
         assert list(found.failures) == ["1"]
+        assert re.search(r"the last time: no reply for \d+ s, more than run\.", found.failures["1"])
+        told = [line for line in heard if "another process takes its place" in line]
+        assert len(told) == 4
+        assert all(" died: no reply for " in line for line in told)
+        assert "at work on questions 0, on example '1' alone; " in told[-1]
+        assert results.times["replicas_lost"] == [line.rpartition(";")[0] for line in told]
 
     def test_a_queue_is_no_hang(self, config: MakeConfig, questions: MakeQuestions) -> None:
         task = questions(*(f"{n}?" for n in range(30)))
@@ -306,6 +334,22 @@ class TestFaults:
     def test_a_model_that_cannot_start(self, config: MakeConfig) -> None:
         with pytest.raises((ModelError, ConfigError), match="no_such_script"):
             raveval.run(config(engine=script("no_such_script")))
+
+    def test_one_of_two_replicas_that_cannot_start(self, crowded: MakeCrowded) -> None:
+        heard: list[str] = []
+        results = raveval.run(crowded(n_refused=1), say=heard.append)
+        assert results.is_complete
+        (line,) = [line for line in heard if "cannot start: RuntimeError: CUDA out of" in line]
+        assert line.endswith("; the run goes on with the other one")
+        assert results.times["replicas_lost"] == [line.rpartition(";")[0]]
+
+    def test_two_replicas_that_cannot_start(self, crowded: MakeCrowded) -> None:
+        with pytest.raises(RunError, match=r"(?s)none of the 2 replicas.*CUDA out of memory"):
+            raveval.run(crowded(n_refused=2))
+
+    def test_a_replica_whose_process_dies_whenever_it_loads(self, crowded: MakeCrowded) -> None:
+        with pytest.raises(RunError, match="died 3 times in a row while it loaded the model"):
+            raveval.run(crowded(n_refused=3, crashes=True, replicas=1))
 
     def test_more_replicas_than_the_cluster_holds(self, config: MakeConfig) -> None:
         wanted = config(replicas=2, gpus_per_replica=1.0)

@@ -18,7 +18,7 @@ from raveval.cli.app import failures_in_words
 from raveval.cli.flags import parse_arguments, read_columns, read_flags
 from raveval.config import load_config
 from raveval.errors import ConfigError, RunError
-from raveval.store import RunDirectory
+from raveval.store import Lost, RunDirectory
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
 
 BASE = {"model": "org/model", "tasks": ["arc_easy"], "output_path": "out"}
@@ -542,6 +542,22 @@ class TestRun:
         assert "nothing is at work" in dead
         with RunDirectory(output).held():
             assert f"at work: process {os.getpid()} on " in invoke("status", output).stdout
+
+    def test_status_says_how_replicas_were_lost(self, finished, tmp_path):
+        output = tmp_path / "out"
+        shutil.copytree(finished[0], output)
+        directory = RunDirectory(output)
+        for n in range(4):
+            lost = Lost(f"n{n}", 7, "answer", n != 3, "no \x1b[31mmemory\nat all", shards=("t 0",))
+            directory.report_lost(f"s-r-{n:03d}", lost)
+        shown = invoke("status", output).stdout
+        assert "  replicas: 3 died, 1 could not start; the last of them:\n" in shown
+        assert (
+            r"the replica on n1 (process 7) died: no \x1b[31mmemory at all; at work on t 0" in shown
+        )
+        assert r"the replica on n3 (process 7) cannot start: no \x1b[31mmemory at all" in shown
+        assert "on n0" not in shown
+        assert sum(line.startswith("    20") for line in shown.splitlines()) == 3
 
     def test_nothing_empty_is_left(self, finished):
         output, _ = finished

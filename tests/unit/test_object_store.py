@@ -4,6 +4,7 @@ import json
 import threading
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import pytest
 from raveval.errors import ConfigError, DataError, MismatchError, Refused, RunError, StoreError
 from raveval.evaluate import Stage
 from raveval.plan.preflight import check_output
-from raveval.store import Attempt, Replies, RunDirectory, shards_of
+from raveval.store import Attempt, Lost, Replies, RunDirectory, shards_of
 from raveval.store.claims import Claims
 from raveval.store.object_store import ObjectStore
+from raveval.store.replicas import Process
 from raveval.types import Example, Shard
 from tests.object_stores import busy, served
 from tests.run_directories import choice, write_run
@@ -88,9 +90,22 @@ class TestFiles:
         directory = RunDirectory(f"{bucket}/runs/a")
         assert directory.worker_reports() == []
         for session in ("one", "two"):
-            directory.report_worker(session, {"of": session})
-        assert directory.worker_reports("two") == [{"of": "two"}]
-        assert {each["of"] for each in directory.worker_reports()} == {"one", "two"}
+            directory.report_worker(f"{session}-r-000", {"loaded": session})
+            directory.report_worker(f"{session}-s-000", {"node": "n"})
+        assert directory.worker_reports("two") == [{"loaded": "two"}]
+        assert {each["loaded"] for each in directory.worker_reports()} == {"one", "two"}
+
+    def test_lost_replicas_are_those_of_their_session_oldest_first(self, bucket: str) -> None:
+        directory = RunDirectory(f"{bucket}/runs/a")
+        assert directory.lost() == {}
+        lost = Lost("n", 1, "answer", True, "\x1b[31m\udc80", shards=("t 0",), alone="q")
+        for name in ("one-b-000", "two-a-000", "one-a-000"):
+            directory.report_worker(name, {"node": "n"})
+            directory.report_lost(name, lost)
+        assert list(directory.lost("one")) == ["one-b-000", "one-a-000"]
+        assert list(directory.lost()) == ["one-b-000", "two-a-000", "one-a-000"]
+        assert replace(directory.lost()["two-a-000"], when="") == lost
+        assert directory.processes("one", "b") == [Process("one-b-000", {"node": "n"}, True)]
 
     def test_shards_are_read_many_at_once_and_given_in_order(self, bucket: str) -> None:
         directory = RunDirectory(f"{bucket}/runs/a")

@@ -1,8 +1,6 @@
 """What a replica is given of a cluster; where shards run is tested with real Ray, end to end."""
 
-import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +9,8 @@ from raveval import pipeline
 from raveval.engines import http, scripted, transformers, vllm
 from raveval.errors import ResourceError
 from raveval.pipeline import Placement, _devices, _resources, _room
-from raveval.store import RunDirectory
 from raveval.types import ModelRef
-from raveval.worker import RunPart, WorkerSpec
+from raveval.worker import WorkerSpec
 from raveval.worker.watch import Patience
 
 CPUS_ALONE = ({"CPU": 8.0}, {"CPU": 4.0})
@@ -73,29 +70,14 @@ def test_nodes_that_will_come_are_waited_for() -> None:
     assert found == {"num_cpus": 1, "num_gpus": 1}
 
 
-def test_waiting_for_room_is_said_until_a_replica_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_is_waited_for_is_told_by_what_the_cluster_has(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pipeline, "_SECONDS_BETWEEN_SIGNS", 0.01)
     monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
     monkeypatch.setattr("ray.available_resources", lambda: {"CPU": 3.0})
-    directory = RunDirectory(tmp_path)
-    run = RunPart(str(tmp_path), "session", {}, None)
-    spec = WorkerSpec((run,), "scripted", None, ModelRef(id="m"), patience=PATIENCE)
-    said: list[str] = []
-    heard = threading.Event()
-
-    def say(line: str) -> None:
-        said.append(line)
-        heard.set()
-
-    with pipeline._told_while_waiting(spec, {"num_cpus": 1.0, "num_gpus": 2.0}, say):
-        assert heard.wait(20)
-        (watch,) = [each for each in threading.enumerate() if each.name == "raveval-waiting"]
-        directory.report_worker("session", {"load_seconds": 1.0})
-        watch.join(20)
-        assert not watch.is_alive()
-    assert said[0].endswith(
+    words = pipeline._waiting_words({"num_cpus": 1.0, "num_gpus": 2.0}, 31.0)
+    assert words == (
+        "no replica is ready after 31 s: "
         "none has a place yet (1 CPUs and 2 GPUs each; of the cluster's 4 and 0, 3 and 0 are free)"
     )
 

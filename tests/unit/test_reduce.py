@@ -6,8 +6,8 @@ import pytest
 
 from raveval.errors import DataError
 from raveval.evaluate import Stage
-from raveval.reduce import _failures, _load_seconds, reduce_task
-from raveval.store import Receipt, RunDirectory, shards_of
+from raveval.reduce import _failures, _load_seconds, _lost_replicas, reduce_task
+from raveval.store import Lost, Receipt, RunDirectory, shards_of
 from tests.run_directories import choice, write_run
 
 
@@ -54,6 +54,19 @@ def test_load_times_are_those_of_all_sessions_candidate_and_judge_apart(tmp_path
     directory = RunDirectory(tmp_path)
     assert _load_seconds(directory) == {}
     for session, seconds, stage in (("a", 2.04, Stage.ANSWER), ("b", 3.0, Stage.GRADE)):
-        directory.report_worker(session, {"load_seconds": seconds, "stage": str(stage)})
-    directory.report_worker("c", {"load_seconds": 4.0})  # of a version that did not say
+        report = {"loaded": {}, "load_seconds": seconds, "stage": str(stage)}
+        directory.report_worker(f"{session}-r-000", report)
+    # of a version that did not say
+    directory.report_worker("c-r", {"loaded": {}, "load_seconds": 4.0})
+    directory.report_worker("d-r-000", {"stage": "answer"})  # it has loaded nothing yet
     assert _load_seconds(directory) == {"load_seconds": [2.0, 4.0], "judge_load_seconds": [3.0]}
+
+
+def test_the_last_replicas_that_were_lost_are_named(tmp_path: Path):
+    directory = RunDirectory(tmp_path)
+    assert _lost_replicas(directory) == {}
+    for n in range(7):
+        directory.report_lost(f"s-r-{n:03d}", Lost("n1", n, "answer", True, "no memory"))
+    assert _lost_replicas(directory) == {
+        "replicas_lost": [f"the replica on n1 (process {n}) died: no memory" for n in range(2, 7)]
+    }

@@ -73,6 +73,10 @@ def test_replicas_of_an_earlier_driver_are_told_apart(tmp_path: Path) -> None:
     directory.begin_session("two")
     assert directory.is_session("two")
     assert not directory.is_session("one")
+    directory.end_session("one")
+    assert directory.is_session("two")
+    directory.end_session("two")
+    assert not directory.is_session("two")
 
 
 @pytest.mark.parametrize("receipt", [RECEIPT, GRADED])
@@ -107,8 +111,15 @@ def test_a_death_is_counted_only_under_a_living_driver(tmp_path: Path) -> None:
     assert directory.begin(SHARD, session="two").n_deaths == 0  # the driver died, not the replica
     died = directory.begin(SHARD, session="two")
     assert died.n_deaths == 1
-    directory.note(SHARD, Attempt("two", 1, in_flight="x"))
-    assert directory.begin(SHARD, session="two") == Attempt("two", 2, None, {"x": 1})
+    directory.note(SHARD, Attempt("two", 1, in_flight="x", last_words="no \udc80memory"))
+    words = {"x": "no \udc80memory"}
+    found = Attempt("two", 2, None, {"x": 1}, example_words=words)
+    assert directory.begin(SHARD, session="two") == found
+    directory.note(SHARD, replace(found, in_flight="x"))
+    found = Attempt("three", 2, None, {"x": 1}, example_words=words)
+    assert directory.begin(SHARD, session="three") == found
+    directory.note(SHARD, replace(found, in_flight="x"))
+    assert directory.begin(SHARD, session="three").example_words == {"x": ""}, "it left none"
 
 
 def test_what_is_done_is_known_without_reading_a_row(

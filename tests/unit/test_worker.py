@@ -1,8 +1,12 @@
 """A replica without Ray: what it refuses at its start, and when it may no longer commit."""
 
 import asyncio
+import contextlib
+import json
 import os
 import re
+import socket
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,19 +16,32 @@ import pytest
 from raveval.engines import Capability, EngineDied, scripted
 from raveval.engines.scripted import Options, default_reply
 from raveval.errors import RunError
-from raveval.evaluate import TaskSpec
+from raveval.evaluate import Stage, TaskSpec
 from raveval.pipeline import _error
 from raveval.protocols import TaskSettings
 from raveval.store import RunDirectory
-from raveval.types import ChoiceScores, Example, Failure, ModelRef, Reply, Request, Sampling, Status
+from raveval.types import (
+    ChoiceScores,
+    Example,
+    Failure,
+    ModelRef,
+    Reply,
+    Request,
+    Sampling,
+    Shard,
+    Status,
+)
 from raveval.worker import RunPart, ShardWorker, WorkerSpec, canary
+from raveval.worker.notes import Notes
 from raveval.worker.watch import Patience, Watched
 
 TASK = TaskSpec("question_answering", TaskSettings(Sampling(8)), ("squad",), "r", "s")
 BATCH: dict[str, Any] = {"run": [0], "task": ["t"], "index": [0], "start": [0], "stop": [2]}
 
 
-def worker(directory: str | Path, **changes: Any) -> ShardWorker:
+def worker(
+    directory: str | Path, *, replica: str | None = None, n_replicas: int = 1, **changes: Any
+) -> ShardWorker:
     loaded = changes.pop("loaded", None)
     settings: dict[str, Any] = {
         "runs": (RunPart(str(directory), "mine", {"t": TASK}, loaded),),
@@ -33,7 +50,8 @@ def worker(directory: str | Path, **changes: Any) -> ShardWorker:
         "model": ModelRef(id="x"),
         "patience": Patience(5.0, 2.0),
     }
-    return ShardWorker(WorkerSpec(**{**settings, **changes}))
+    spec = WorkerSpec(**{**settings, **changes})
+    return ShardWorker(spec, replica=replica, n_replicas=n_replicas)
 
 
 def outcome(replica: ShardWorker) -> dict[str, Any]:
@@ -83,7 +101,7 @@ def test_a_start_that_breaks_is_told_in_the_engines_words(
     assert "RuntimeError: CUDA out of memory: tried to allocate 20 GiB" in found["error"]
     assert "in broken" in found["error"], "the place is told as well"
     assert isinstance(_error(found["error_kind"], found["error"]), RunError)
-    assert outcome(replica)["error"].splitlines()[-1] == found["error"].splitlines()[-1]
+    assert outcome(replica) == found
     assert n_started == 1, "the next call is told the same, and starts nothing anew"
 
 
@@ -224,3 +242,207 @@ def test_a_full_disk_is_told_in_its_own_words(
     found = outcome(worker(directory.path))
     assert "No space left on device" in found["error"]
     assert "Traceback" not in found["error"]
+
+
+class Ended(BaseException):
+    """A process that would have ended."""
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the end of a replica's process raise, for it is the tests' own."""
+
+    def end(code: int) -> None:
+        raise Ended(code)
+
+    monkeypatch.setattr(os, "_exit", end)
+    monkeypatch.setattr("raveval.worker._SECONDS_BETWEEN_LOOKS", 0.01)
+
+
+def dies_of_the_second(request: Request) -> Reply:
+    if request.key.startswith("1"):
+        raise EngineDied("vLLM died: no \x1b[31mmemory \udc80")
+    return default_reply(request)
+
+
+DYING = Options(script="tests.unit.test_worker:dies_of_the_second")
+WORDS = "vLLM died: no \x1b[31mmemory \\udc80"
+
+
+@pytest.mark.usefixtures("mortal")
+def test_the_last_words_of_an_engine_are_kept_with_what_it_died_of(
+    directory: RunDirectory,
+) -> None:
+    for _ in range(4):
+        with pytest.raises(Ended):
+            outcome(worker(directory.path, replica="r", options=DYING))
+    assert outcome(worker(directory.path, replica="r", options=DYING))["n_missing"] == 1
+    lost = list(directory.lost("mine").values())
+    assert [each.words for each in lost] == [WORDS] * 4
+    assert [each.alone for each in lost] == [None, None, "1", "1"]
+    assert {each.shards for each in lost} == {("t 0",)}
+    assert (lost[0].node, lost[0].process) == (socket.gethostname(), os.getpid())
+    replies = directory.read_replies(Shard("t", 0, 0, 2), fingerprint="r", stage=Stage.ANSWER)
+    assert replies is not None
+    quarantined = json.loads(replies.table.to_pylist()[1]["reply"])
+    assert quarantined["status"] == "quarantined"
+    assert quarantined["message"] == (
+        "the engine's process died 2 times with this example alone in it; the last time: " + WORDS
+    )
+
+
+@pytest.mark.usefixtures("mortal")
+def test_an_end_that_cannot_be_written_down_is_one_nevertheless(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = worker(directory.path, options=DYING)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(RunDirectory, "report_lost", full)
+    with pytest.raises(Ended):
+        outcome(replica)
+
+
+def earlier(
+    directory: RunDirectory,
+    *,
+    loaded: bool = True,
+    answered: bool = False,
+    words: str | None = None,
+    replica: str = "r",
+) -> Notes:
+    """Leave the notes of a process that was; without words it was killed."""
+    notes = Notes([RunPart(directory.path, "mine", {}, None)], stage="answer", replica=replica)
+    notes.begin()
+    if loaded:
+        engine = Watched(scripted.start(ModelRef(id="x"), Options()), BRIEF)
+        notes.loaded({"loaded": engine.describe(), "canary": canary.ask(engine)})
+    if answered:
+        notes.answered()
+    if words is not None:
+        notes.died(words, [([], None)])
+    return notes
+
+
+def test_a_process_without_last_words_is_missed_by_the_next_one(directory: RunDirectory) -> None:
+    earlier(directory)
+    earlier(directory, replica="another")
+    assert not directory.lost("mine")
+    assert not outcome(worker(directory.path, replica="r"))["error"]
+    ((name, lost),) = directory.lost("mine").items()
+    assert name == "mine-r-000"
+    assert (lost.could_start, lost.words) == (True, "")
+    assert "died: it left no last words" in lost.in_words()
+
+
+def test_a_process_that_dies_whenever_it_loads_is_told(directory: RunDirectory) -> None:
+    for _ in range(2):
+        earlier(directory, loaded=False)
+    assert not outcome(worker(directory.path, replica="another"))["error"]
+    earlier(directory, loaded=False)
+    found = outcome(worker(directory.path, replica="r"))
+    assert found["error_kind"] == "RunError"
+    assert "died 3 times in a row while it loaded the model" in found["error"]
+    assert not any(each.could_start for each in directory.lost("mine").values())
+
+
+@pytest.mark.parametrize("answered", [False, True])
+@pytest.mark.parametrize("words", ["no memory", None])
+def test_replicas_that_die_and_die_before_they_answer_end_the_run(
+    directory: RunDirectory, answered: bool, words: str | None
+) -> None:
+    for n in range(9):
+        earlier(directory, words=words, answered=answered and n == 3)
+    assert not outcome(worker(directory.path, replica="another"))["error"]
+    earlier(directory, words=words)
+    found = outcome(worker(directory.path, replica="r"))
+    if answered:
+        assert not found["error"]
+        return
+    assert found["error_kind"] == "RunError"
+    assert "the last 10 died before they answered anything" in found["error"]
+    assert (words or "it left no last words") in found["error"]
+
+
+def started(directory: RunDirectory, **settings: Any) -> tuple[threading.Thread, list[ShardWorker]]:
+    """Start one of two replicas in a thread; the list has it once it is constructed."""
+    made: list[ShardWorker] = []
+
+    def make() -> None:
+        with contextlib.suppress(SystemExit):
+            made.append(worker(directory.path, n_replicas=2, **settings))
+
+    thread = threading.Thread(target=make, daemon=True)
+    thread.start()
+    return thread, made
+
+
+BROKEN = Options(script="tests.unit.test_worker:no_such_script")
+
+
+@pytest.mark.usefixtures("mortal")
+def test_a_replica_that_cannot_start_waits_while_another_one_works(
+    directory: RunDirectory, noted: threading.Event
+) -> None:
+    thread, made = started(directory, options=BROKEN)
+    assert noted.wait(20)
+    assert not outcome(worker(directory.path, n_replicas=2))["error"]
+    assert thread.is_alive()
+    directory.begin_session("another")
+    thread.join(20)
+    assert not thread.is_alive(), "it ends with the run"
+    assert made == []
+    (lost,) = directory.lost("mine").values()
+    assert lost.gave_up
+    assert "no_such_script" in lost.words
+
+
+@pytest.mark.usefixtures("mortal")
+def test_where_no_replica_can_start_each_says_why(
+    directory: RunDirectory, noted: threading.Event
+) -> None:
+    thread, made = started(directory, options=BROKEN)
+    assert noted.wait(20)
+    assert thread.is_alive()
+    found = outcome(worker(directory.path, n_replicas=2, options=BROKEN))
+    assert found["error_kind"] == "ConfigError"
+    assert "none of the 2 replicas can start; this one, on " in found["error"]
+    assert "no_such_script" in found["error"]
+    thread.join(20)
+    assert outcome(made[0])["error"] == found["error"]
+
+
+@pytest.mark.usefixtures("mortal")
+@pytest.mark.parametrize("worked_before", [True, False])
+def test_a_replica_that_had_shards_does_not_keep_them_to_itself(
+    directory: RunDirectory, worked_before: bool, noted: threading.Event
+) -> None:
+    earlier(directory, loaded=worked_before)
+    thread, made = started(directory, replica="r", options=BROKEN)
+    assert noted.wait(20)
+    if not worked_before:
+        directory.begin_session("another")
+    thread.join(20)
+    assert bool(made) == worked_before
+
+
+def test_a_replica_unlike_the_others_waits_for_nobody(directory: RunDirectory) -> None:
+    assert not outcome(worker(directory.path, n_replicas=2))["error"]
+    found = outcome(worker(directory.path, n_replicas=2, options=Options(seed=9)))
+    assert found["error_kind"] == "MismatchError"
+    assert not directory.lost("mine")
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Say when a replica has noted that it cannot start."""
+    event, cannot_start = threading.Event(), Notes.cannot_start
+
+    def note(self: Notes, exc: Exception) -> None:
+        cannot_start(self, exc)
+        event.set()
+
+    monkeypatch.setattr(Notes, "cannot_start", note)
+    return event

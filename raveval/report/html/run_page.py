@@ -183,6 +183,9 @@ def _cost_blocks(results: Results) -> Iterator[Block]:
         if isinstance(seconds, list) and seconds:
             each = ", ".join(f"{value:.1f} s" for value in seconds)
             lines.append(f"Loading {whose}: {each}{' (each replica)' if len(seconds) > 1 else ''}")
+    lost = results.times.get("replicas_lost")
+    if isinstance(lost, list):
+        lines += [f"Lost: {plain(each)}" for each in lost]
     duration = _duration(results.times)
     if duration:
         lines.append(f"From start to end: {duration}")
