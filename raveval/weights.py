@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 """Of files that hold weights."""
@@ -65,7 +65,7 @@ def fault_of(folder: Path) -> str | None:
     missing = _shards_of(there) - there
     if missing:
         return f"{min(missing)} is missing"
-    return next(filter(None, map(_fault_of_file, files)), None)
+    return next(filter(None, map(fault_of_file, files)), None)
 
 
 def _shards_of(names: set[str]) -> set[str]:
@@ -90,17 +90,52 @@ def read_spans(file: BinaryIO, size: int) -> tuple[int, list[tuple[int, int]]]:
     Raises:
         ValueError: it is no such file, or only a part of its header.
     """
-    n_bytes = int.from_bytes(file.read(8), "little")
+    header_bytes, entries = _read_header(file, size)
     try:
-        header = json.loads(file.read(min(n_bytes, max(size - 8, 0))))
-        offsets = [entry["data_offsets"] for name, entry in header.items() if name[:2] != "__"]
-        return 8 + n_bytes, [(int(begin), int(end)) for begin, end in offsets]
-    except (KeyError, TypeError, AttributeError) as exc:
+        offsets = [entry["data_offsets"] for entry in entries.values()]
+        return header_bytes, [(int(begin), int(end)) for begin, end in offsets]
+    except (KeyError, TypeError) as exc:
         raise ValueError(f"no header of safetensors: {exc}") from exc
 
 
-def _fault_of_file(path: Path) -> str | None:
-    """Return what is wrong with the length of a safetensors file."""
+class TensorKind(NamedTuple):
+    """What the header of a safetensors file says of a tensor; `dtype` as it is named there."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_kinds(path: Path) -> dict[str, TensorKind]:
+    """Return the type and shape of each tensor of a safetensors file, by name.
+
+    Raises:
+        ValueError: it is no such file, or only a part of its header.
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        _, entries = _read_header(file, path.stat().st_size)
+    try:
+        return {
+            name: TensorKind(str(entry["dtype"]), tuple(map(int, entry["shape"])))
+            for name, entry in entries.items()
+        }
+    except (KeyError, TypeError) as exc:
+        raise ValueError(f"no header of safetensors: {exc}") from exc
+
+
+def _read_header(file: BinaryIO, size: int) -> tuple[int, dict[str, Any]]:
+    """Return how many bytes come before the tensors, and what is said of each, by name."""
+    n_bytes = int.from_bytes(file.read(8), "little")
+    try:
+        header = json.loads(file.read(min(n_bytes, max(size - 8, 0))))
+        entries = {name: entry for name, entry in header.items() if name[:2] != "__"}
+    except (TypeError, AttributeError) as exc:
+        raise ValueError(f"no header of safetensors: {exc}") from exc
+    return 8 + n_bytes, entries
+
+
+def fault_of_file(path: Path) -> str | None:
+    """Return what is wrong with the length of a safetensors file; None where nothing is."""
     if path.suffix != ".safetensors":
         return None
     try:

@@ -8,83 +8,32 @@ OMP_NUM_THREADS says, which Ray sets to the actor's CPUs.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import gc
 import importlib
-import json
 import os
-import shutil
-import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raveval.engines import _vllm_memory
 from raveval.engines._vllm_backends import Backend, InProcess, OwnProcess, words
 from raveval.engines._vllm_imports import check_torchvision, narrow_kernel_search
+from raveval.engines._vllm_log import End, EngineLog, last_words
 from raveval.errors import ModelError, ResourceError, RunError
 from raveval.types import ModelRef
 
 if TYPE_CHECKING:
     from raveval.engines.vllm import Options
 
-GIB = 1 << 30
 CPU_BLOCK_TOKENS = 32  # the smallest that vLLM's CPU kernels take
-CPU_KV_BYTES = GIB  # the usual bound on the KV cache; a model whose context needs more gets more
-CPU_KV_TOKENS = 16384  # what a batch of some dozens of sequences fills
 GPU_BATCH_TOKENS = 8192  # bounds the logits where vLLM forms log-probabilities itself
 _SILENT_END = (
     "The engine's process ended before it could say why: it may have been killed for want of "
     'memory, or the script that starts it lacks `if __name__ == "__main__":`'
 )
 EXTENSION = "raveval.engines._vllm_hook.WorkerExtension"
-
-
-class EngineLog:
-    """A file into which the engine's own processes write their errors, to quote them.
-
-    It stays until this process ends, because vLLM keeps a handler on it.
-    """
-
-    def __init__(self, level: str) -> None:
-        directory = Path(tempfile.mkdtemp(prefix="raveval-vllm-"))
-        atexit.register(shutil.rmtree, directory, ignore_errors=True)
-        self._file = directory / "errors.log"
-        self.config = directory / "logging.json"
-        plain = {"format": "%(name)s %(levelname)s: %(message)s"}
-        console = {"class": "logging.StreamHandler", "level": level, "formatter": "plain"}
-        errors = {
-            "class": "logging.FileHandler",
-            "filename": str(self._file),
-            "level": "ERROR",
-            "formatter": "plain",
-            "delay": True,
-        }
-        vllm = {"handlers": ["console", "errors"], "level": level, "propagate": False}
-        settings = {
-            "version": 1,
-            "disable_existing_loggers": False,
-            "formatters": {"plain": plain},
-            "handlers": {"console": console, "errors": errors},
-            "loggers": {"vllm": vllm},
-        }
-        self.config.write_text(json.dumps(settings))
-
-    def last_words(self) -> str | None:
-        """Return the exceptions that the processes logged, the cause first; None if none."""
-        if not self._file.exists():
-            return None
-        found: dict[str, None] = {}
-        in_traceback = False
-        for line in self._file.read_text(errors="replace").splitlines():
-            if line.startswith("Traceback (most recent call last)"):
-                in_traceback = True
-            elif in_traceback and line and not line.startswith(" "):
-                in_traceback = False
-                found[line] = None
-        return "; ".join(list(found)[:3]) or None
 
 
 def n_threads() -> int:
@@ -195,8 +144,8 @@ def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
         ).create_engine_config(UsageContext.LLM_CLASS)  # the limits of a batch, not of a server
     except (ValueError, OSError, RuntimeError, NotImplementedError, ImportError) as exc:
         raise ModelError(f"model {model.name}: vLLM cannot run it: {_reasons(exc)}") from exc
-    if on_cpu and config.cache_config.kv_cache_memory_bytes is None:
-        config.cache_config.kv_cache_memory_bytes = _kv_bytes(config)
+    if on_cpu:
+        config.cache_config.kv_cache_memory_bytes = _vllm_memory.cache_bytes(config)
     return config
 
 
@@ -208,35 +157,8 @@ def _reasons(exc: Exception) -> str:
     return "; ".join(str(fault.get("msg")).removeprefix("Value error, ") for fault in faults())
 
 
-def _kv_bytes(config: Any) -> int:
-    """Return the size of the KV cache on CPUs, where vLLM's default is a share of all memory.
-
-    A few whole contexts or some dozens of shorter ones fit; one whole context always does.
-
-    Raises:
-        ResourceError: not even that fits the memory.
-    """
-    model, parallel = config.model_config, config.parallel_config
-    n_layers = model.get_num_layers(parallel)
-    per_layer = 2 * model.get_num_kv_heads(parallel) * model.get_head_size()
-    token_bytes = n_layers * per_layer * model.dtype.itemsize
-    length = -(-model.max_model_len // CPU_BLOCK_TOKENS) * CPU_BLOCK_TOKENS
-    least = (length + CPU_BLOCK_TOKENS) * token_bytes
-    wanted = max(4 * length, CPU_KV_TOKENS) * token_bytes
-    available = importlib.import_module("psutil").virtual_memory().available
-    if least > available:
-        raise ResourceError(
-            f"model {model.model}: the KV cache of one context of {model.max_model_len} tokens "
-            f"takes {least / GIB:.1f} GiB and {available / GIB:.1f} GiB of memory are free; "
-            f"lower model.max_model_len"
-        )
-    return int(max(least, min(wanted, CPU_KV_BYTES, available // 2)))
-
-
 def _run(config: Any, mode: str) -> Backend:
     """Start the engine, and say why where it does not start."""
-    import torch
-
     log = None
     try:
         if mode == "in_process":
@@ -250,11 +172,9 @@ def _run(config: Any, mode: str) -> Backend:
         if logs.configure_logging and logs.pylogging_config_file is None:
             logs.pylogging_config_file = str(log.config)
         return OwnProcess(config, log.last_words)
-    except (torch.OutOfMemoryError, MemoryError) as exc:
-        raise ResourceError(
-            f"vLLM: {config.model_config.model} does not fit the memory: {words(exc)}. Lower "
-            f"model.max_model_len or gpu_memory_utilization, or use more GPUs a replica"
-        ) from exc
     except Exception as exc:
-        said = words(exc) if log is None else log.last_words() or f"{words(exc)}. {_SILENT_END}"
+        ends = (End.of(exc),) if log is None else log.ends()
+        said = last_words(ends) or f"{words(exc)}. {_SILENT_END}"
+        if any(end.is_want_of_memory for end in ends):
+            raise ResourceError(_vllm_memory.refusal(config, said)) from exc
         raise RunError(f"vLLM did not start with {config.model_config.model}: {said}") from exc

@@ -26,7 +26,7 @@ from raveval.engines import Capability, EngineDied, vllm
 from raveval.engines._encoding import Sequence
 from raveval.engines._vllm_backends import RequestFailed
 from raveval.engines._vllm_scorer import Scorer, check
-from raveval.errors import ModelError, RunError
+from raveval.errors import ModelError, ResourceError, RunError
 from raveval.types import (
     ChoiceScores,
     Completion,
@@ -39,6 +39,7 @@ from raveval.types import (
     ScoreDocument,
     Status,
 )
+from tests.checkpoints import write_checkpoint
 
 pytestmark = pytest.mark.model
 log = logging.getLogger(__name__)  # the differences found: pytest --log-cli-level=INFO
@@ -531,8 +532,12 @@ async def kill(other):
 
 
 def test_a_start_that_fails_says_why(model, tmp_path):
-    with pytest.raises(RunError, match="No available memory for the cache blocks"):
-        vllm.start(model, vllm.Options(mode="in_process", kv_cache_memory_bytes=1 << 20))
+    with pytest.raises(ResourceError, match=r"No available memory.*is 0\.001 GiB, and one context"):
+        vllm.start(model, vllm.Options(kv_cache_memory_bytes=1 << 20))
+    with pytest.raises(
+        ResourceError, match=r"KV cache of kv_cache_memory_bytes 1048576\.0 GiB, and"
+    ):
+        vllm.start(model, vllm.Options(kv_cache_memory_bytes=1 << 50))
     with pytest.raises(ModelError, match="quantization"):
         vllm.start(model, vllm.Options(quantization="no such thing"))
     (tmp_path / "config.json").write_text("{}")
@@ -541,3 +546,15 @@ def test_a_start_that_fails_says_why(model, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # and importing the module alone needs no vLLM
         assert vllm.Options().mode == "auto"
+
+
+@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")  # vLLM's sockets to a dead engine
+def test_an_engine_that_dies_at_its_start_is_quoted(model, tmp_path):
+    """Its process says why in its own log, of which its parent hears nothing."""
+    small = vllm.Options(mode="async", kv_cache_memory_bytes=1 << 20)
+    with pytest.raises(ResourceError, match="ValueError: No available memory for the cache blocks"):
+        vllm.start(model, small)
+    broken = write_checkpoint(tmp_path / "broken", config={"architectures": ["LlamaForCausalLM"]})
+    with pytest.raises(RunError, match=r"did not start with .*broken: [A-Za-z]+Error: .*'w'"):
+        vllm.start(ModelRef(path=str(broken)), vllm.Options(mode="async"))
+    gc.collect()  # here, where what vLLM leaves open is excused

@@ -16,6 +16,7 @@ import pytest
 
 from raveval.engines import EngineDied, _vllm_start
 from raveval.engines._vllm_backends import InProcess, RequestFailed
+from raveval.engines._vllm_log import End, EngineLog
 from raveval.engines.vllm import Options
 from raveval.errors import ConfigError, ModelError
 
@@ -176,7 +177,7 @@ def test_a_broken_torchvision_is_named_with_its_cure(tmp_path):
 
 
 def test_last_words_are_the_causes_first():
-    log = _vllm_start.EngineLog("ERROR")
+    log = EngineLog("ERROR")
     assert log.last_words() is None
     script = f"""
 import json, logging.config
@@ -195,6 +196,7 @@ except RuntimeError:
     )
     assert log.last_words() == "ValueError: the cache is too small; RuntimeError: the worker failed"
     assert "EngineCore failed to start." in done.stderr
+    assert log.ends()[0] == End("ValueError: the cache is too small", "<string>")
 
 
 @pytest.mark.parametrize(
