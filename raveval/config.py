@@ -25,14 +25,58 @@ from raveval.errors import ConfigError, nearest
 from raveval.store.places import checked_place, is_url
 from raveval.strict_yaml import Strict, read_yaml, validate
 from raveval.tasks.sections import SamplingSection
-from raveval.types import ModelRef
+from raveval.types import AdapterRef, ModelRef
 
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
 """Names become folders of the run directory: no separators, no leading dot, bounded length."""
 
 
+class AdapterConfig(Strict):
+    """A LoRA adapter of the model: a local directory (`path`) or a hub id (`id`, `revision`)."""
+
+    path: str | None = None
+    id: str | None = None
+    revision: str | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.path is None) == (self.id is None):
+            raise ValueError("give either path (a local directory) or id (a hub id)")
+        _check_place(self.path or self.id or "", revision=self.revision, is_on_hub=bool(self.id))
+        return self
+
+    def ref(self) -> AdapterRef:
+        """Return the adapter as engines take it; makes local paths absolute."""
+        return AdapterRef(_absolute(self.path), self.id, self.revision)
+
+
+def _check_place(place: str, *, revision: str | None, is_on_hub: bool) -> None:
+    """Refuse a revision of a directory, and weights in an object store."""
+    if revision is not None and not is_on_hub:
+        raise ValueError("revision goes with id; a local directory has none")
+    if is_url(place):
+        raise ValueError(
+            f"{place}: engines load a model from a directory or from the hub; copy it to a file "
+            "system that all nodes see"
+        )
+
+
+def _absolute(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).expanduser().absolute())
+
+
+def _adapter_shorthand(value: Any) -> Any:
+    """A plain string is a directory where one exists, or else a hub id."""
+    if not isinstance(value, str):
+        return value
+    return {"path": value} if looks_local(value) else {"id": value}
+
+
 class ModelConfig(Strict):
-    """The model: a local directory (`path`), a hub id (`id`, with `revision`), or the demo's."""
+    """The model: a local directory (`path`), a hub id (`id`, with `revision`), or the demo's.
+
+    `adapter` is a LoRA adapter that the model is evaluated with.
+    """
 
     path: str | None = None
     id: str | None = None
@@ -40,6 +84,7 @@ class ModelConfig(Strict):
     revision: str | None = None
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     max_model_len: int | None = Field(default=None, ge=2)
+    adapter: Annotated[AdapterConfig | None, BeforeValidator(_adapter_shorthand)] = None
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -47,13 +92,7 @@ class ModelConfig(Strict):
             raise ValueError(
                 "give exactly one of path (a local directory), id (a hub id) and demo: true"
             )
-        if self.id is None and self.revision is not None:
-            raise ValueError("revision goes with id; a local directory has none")
-        if is_url(self.path or self.id or ""):
-            raise ValueError(
-                f"{self.path or self.id}: engines load a model from a directory or from the hub; "
-                "copy it to a file system that all nodes see"
-            )
+        _check_place(self.path or self.id or "", revision=self.revision, is_on_hub=bool(self.id))
         return self
 
     def ref(self, *, say: Callable[[str], None]) -> ModelRef:
@@ -67,9 +106,10 @@ class ModelConfig(Strict):
             from raveval import demo_model
 
             path = str(demo_model.fetch(say=say))
-        if path is not None:
-            path = str(Path(path).expanduser().absolute())
-        return ModelRef(path, self.id, self.revision, self.dtype, self.max_model_len)
+        adapter = None if self.adapter is None else self.adapter.ref()
+        return ModelRef(
+            _absolute(path), self.id, self.revision, self.dtype, self.max_model_len, adapter
+        )
 
 
 class EngineConfig(Strict):
@@ -284,6 +324,20 @@ def looks_local(model: str) -> bool:
     return model.startswith(("/", "./", "../", "~")) or Path(model).expanduser().exists()
 
 
+_OF_THE_MODEL = "an adapter is a part of the model; set evaluate.model.adapter instead"
+_ELSEWHERE: Mapping[str, str] = {
+    "data_parallel_size": "replicas are raveval's own; set run.replicas (or run.judge.replicas) "
+    "instead",
+    "lora_local_path": _OF_THE_MODEL,
+    "lora_modules": _OF_THE_MODEL,
+    "peft": _OF_THE_MODEL,
+    "enable_lora": "follows from evaluate.model.adapter; leave it out",
+    "max_lora_rank": "is read from the adapter (evaluate.model.adapter); leave it out",
+    "max_loras": "a run has one adapter (evaluate.model.adapter); leave it out",
+}
+"""What engines themselves, or other tools, take as options, and where it belongs here."""
+
+
 def engine_options(engine: EngineConfig, *, where: str = "evaluate.engine") -> Any:
     """Return the `Options` of the engine's module with what the config sets.
 
@@ -295,11 +349,8 @@ def engine_options(engine: EngineConfig, *, where: str = "evaluate.engine") -> A
         raise ConfigError(f"{where}: the Options of {engine.name!r} are no dataclass")
     known = [field.name for field in dataclasses.fields(options)]
     for key in engine.options:
-        if key == "data_parallel_size":
-            raise ConfigError(
-                f"{where}.data_parallel_size: replicas are raveval's own; set run.replicas (or "
-                "run.judge.replicas) instead"
-            )
+        if key in _ELSEWHERE and key not in known:
+            raise ConfigError(f"{where}.{key}: {_ELSEWHERE[key]}")
         if key not in known:
             raise ConfigError(f"{where}.{key}: unknown option; {nearest(key, known)}")
     try:

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from raveval import registry
+from raveval import adapters, registry
 from raveval.config import EngineConfig, ModelConfig, engine_options
 from raveval.errors import ConfigError, ModelError, RavevalError, raised_at
 from raveval.fingerprint import checkpoint_digest
 from raveval.lengths import Encoder
-from raveval.types import ModelRef
+from raveval.types import AdapterRef, ModelRef
 
 _ENCODER_PARTS = ("max_model_len", "has_chat_template", "commit", "size")
 
@@ -52,16 +52,24 @@ class ChosenModel:
 
     def _weights(self) -> dict[str, Any]:
         """Tell this model also from one that was saved later under the same path."""
-        if self.ref.path is not None and Path(self.ref.path).is_dir():
-            return {"weights": checkpoint_digest(Path(self.ref.path))}
-        return {"id": self.ref.id or self.ref.path, "revision": self.ref.revision}
+        found = _contents(self.ref)
+        return (
+            found if self.ref.adapter is None else {**found, "adapter": _contents(self.ref.adapter)}
+        )
 
     def line(self, role: str) -> str:
         """Describe it for a person, on one line that begins with its role."""
         return (
-            f"{role:<7} {self.ref.name} (engine {self.engine}, dtype {self.ref.dtype}, "
+            f"{role:<7} {self.ref.title} (engine {self.engine}, dtype {self.ref.dtype}, "
             f"max_model_len {self.encoder.max_model_len or 'unknown'})"
         )
+
+
+def _contents(ref: ModelRef | AdapterRef) -> dict[str, Any]:
+    """Return what tells weights from others: a digest of a directory, an id with its commit."""
+    if ref.path is not None and Path(ref.path).is_dir():
+        return {"weights": checkpoint_digest(Path(ref.path))}
+    return {"id": ref.id or ref.path, "revision": ref.revision}
 
 
 def choose(
@@ -71,7 +79,7 @@ def choose(
 
     Raises:
         ConfigError: unknown engine or option.
-        ModelError: no such model, or a tokenizer that cannot be used.
+        ModelError: no such model, a tokenizer that cannot be used, or an adapter that does not fit.
         RavevalError: the demo model cannot be fetched.
     """
     options = engine_options(engine, where=f"{where}.engine")
@@ -79,7 +87,29 @@ def choose(
     encoder = _encoder(engine.name, ref, options)
     if ref.id is not None and encoder.commit is not None:
         ref = replace(ref, revision=encoder.commit)  # what "main" means may move
+    if ref.adapter is not None:
+        ref = replace(ref, adapter=_adapter(engine.name, ref, ref.adapter, where=where))
     return ChosenModel(ref, engine.name, options, encoder)
+
+
+def _adapter(engine: str, ref: ModelRef, adapter: AdapterRef, *, where: str) -> AdapterRef:
+    """Return an adapter with its commit, checked as far as no engine is needed.
+
+    Raises:
+        ConfigError: the engine takes none.
+        ModelError: it cannot be used, or not with this model.
+    """
+    if not getattr(registry.load("engines", engine), "TAKES_ADAPTERS", False):
+        raise ConfigError(
+            f"{where}.model.adapter: the engine {engine!r} takes no adapter; vllm and transformers "
+            "do. Where a server has adapters, each is a model of its own there"
+        )
+    found = adapters.located(adapter)
+    if found.path is not None:
+        whole = adapters.fetched(found)
+        if ref.path is not None:
+            adapters.check_base(whole, Path(ref.path))
+    return found
 
 
 def _encoder(engine: str, ref: ModelRef, options: Any) -> Encoder:

@@ -99,7 +99,7 @@ def execute(
         resources = _resources(placement, nodes, devices_per_replica=_devices(spec))
         say(
             f"starting {placement.replicas} {_ROLE[spec.stage]}replica"
-            f"{'s' * (placement.replicas > 1)} of {spec.model.name} on {spec.engine} "
+            f"{'s' * (placement.replicas > 1)} of {spec.model.title} on {spec.engine} "
             f"({resources['num_cpus']:g} CPUs, "
             f"{resources['num_gpus']:g} GPUs each{_room(nodes, resources)})"
         )
@@ -286,7 +286,8 @@ def _devices(spec: WorkerSpec) -> int | None:
     """Return over how many devices an engine spreads one model; None where it holds none itself."""
     if getattr(registry.load("engines", spec.engine), "IS_CLIENT", False):
         return None
-    return int(getattr(spec.options, "tensor_parallel_size", 1))
+    sizes = ("tensor_parallel_size", "pipeline_parallel_size")
+    return math.prod(int(getattr(spec.options, size, 1)) for size in sizes)
 
 
 def _resources(

@@ -229,11 +229,26 @@ Answers = tuple[Reply, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterRef:
+    """A LoRA adapter: a local directory or a hub id with its revision."""
+
+    path: str | None = None
+    id: str | None = None
+    revision: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The directory or the hub id."""
+        return self.path or self.id or ""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelRef:
     """The model under evaluation: a local directory or a hub id with its revision.
 
     `dtype` is "auto" (float32 on CPUs, the checkpoint's own on GPUs), "float32", "bfloat16" or
-    "float16"; `max_model_len` caps the context in tokens, None means the model's own.
+    "float16"; `max_model_len` caps the context in tokens, None means the model's own. `adapter`
+    changes the weights; tokenizer and chat template stay the model's.
     """
 
     path: str | None = None
@@ -241,11 +256,17 @@ class ModelRef:
     revision: str | None = None
     dtype: str = "auto"
     max_model_len: int | None = None
+    adapter: AdapterRef | None = None
 
     @property
     def name(self) -> str:
         """What engines load: the directory or the hub id."""
         return self.path or self.id or ""
+
+    @property
+    def title(self) -> str:
+        """What reports call it: its name, and that of its adapter."""
+        return self.name if self.adapter is None else f"{self.name} + {self.adapter.name}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,7 @@ CONFIG_KEYS: Mapping[str, str] = {
 }
 """Flags that move numbers, and where a config file says the same."""
 
-MODEL_KEYS = ("revision", "dtype", "max_model_len")
+MODEL_KEYS = ("revision", "dtype", "max_model_len", "adapter")
 """Keys of --model-args that belong to the model; all others are options of the engine."""
 
 TYPED: Mapping[str, str] = {
@@ -83,6 +83,7 @@ REFUSED_ARGUMENTS: Mapping[str, str] = {
 }
 
 ENGINE_ALIASES: Mapping[str, str] = {"hf": "transformers"}
+ARGUMENT_ALIASES: Mapping[str, str] = {"lora_local_path": "adapter", "peft": "adapter"}
 
 
 def read_flags(config: Path | None, flags: Mapping[str, Any]) -> RunConfig:
@@ -117,6 +118,7 @@ def parse_arguments(text: str, *, flag: str) -> dict[str, Any]:
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not key:
             raise ConfigError(f"{flag}: {part!r} is not of the form key=value")
+        key = ARGUMENT_ALIASES.get(key, key)
         if key in found:
             raise ConfigError(f"{flag}: {key} is given twice")
         if key in REFUSED_ARGUMENTS:
@@ -126,7 +128,7 @@ def parse_arguments(text: str, *, flag: str) -> dict[str, Any]:
 
 
 def _scalar(key: str, value: str, flag: str) -> Any:
-    if key in ("revision", "pretrained", "dtype"):
+    if key in ("revision", "pretrained", "dtype", "adapter"):
         return value  # a revision may look like a number
     if value == "None":
         return None

@@ -9,7 +9,9 @@ Each module of this package with a public name is one backend; the file's name i
   loaded (`raveval.lengths.Encoder` says what it has);
 - `start(model, options)`, which loads the model and returns an `Engine`;
 - where the model is elsewhere, `IS_CLIENT = True`: a replica then needs neither a GPU nor many
-  cores, and is given one CPU unless the run says otherwise.
+  cores, and is given one CPU unless the run says otherwise;
+- where it applies `ModelRef.adapter`, `TAKES_ADAPTERS = True`: a run with an adapter is else
+  refused.
 """
 
 from __future__ import annotations

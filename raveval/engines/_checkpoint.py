@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from raveval import adapters
 from raveval.errors import ModelError
 from raveval.types import ModelRef
 from raveval.weights import fault_of
@@ -88,6 +89,11 @@ def _check_directory(path: Path) -> None:
             f"tokenizer and the weights"
         )
     if not (path / "config.json").is_file():
+        if (path / adapters.CONFIG_NAME).is_file():
+            raise ModelError(
+                f"model path {str(path)!r}: is a LoRA adapter, not a model; give the model that it "
+                f"was trained on, and this directory as the model's `adapter`"
+            )
         held = sorted(entry.name for entry in path.iterdir())[:5]
         raise ModelError(
             f"model path {str(path)!r}: not a model: it has no config.json (it holds "

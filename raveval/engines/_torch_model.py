@@ -16,6 +16,8 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging
 
+from raveval import adapters
+from raveval.engines import _torch_adapter
 from raveval.engines._encoding import Sequence, Span
 from raveval.errors import ModelError
 from raveval.types import ModelRef
@@ -52,7 +54,8 @@ def load(model: ModelRef, *, end_id: int | None, trust_remote_code: bool) -> Tor
     """Load the weights: on the GPU where there is one, else on the CPU.
 
     Raises:
-        ModelError: the weights cannot be read, or do not fill the model.
+        ModelError: the weights cannot be read, or do not fill the model; or its adapter is another
+            model's.
     """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = "float32" if model.dtype == "auto" and device == "cpu" else model.dtype
@@ -78,6 +81,8 @@ def load(model: ModelRef, *, end_id: int | None, trust_remote_code: bool) -> Tor
             f"the checkpoint complete, and is config.json its own?"
         )
     whole.eval().requires_grad_(False)
+    if model.adapter is not None:
+        _torch_adapter.apply(adapters.fetched(model.adapter), whole)
     trunk, head = _parts(whole)
     stated = whole.generation_config.eos_token_id if whole.generation_config else None
     ends = [*(stated if isinstance(stated, list) else [stated]), end_id]

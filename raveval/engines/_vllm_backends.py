@@ -87,6 +87,7 @@ class InProcess:
         self._numbers = itertools.count()
         self._lock = threading.Lock()  # between the last look into the inbox and a late submit
         self._end: str | None = None
+        self._adapter: Any = None
         in_context = contextvars.copy_context().run  # torch's own settings are of a context
         self._thread = threading.Thread(
             target=in_context, args=(self._pump,), name="vllm-pump", daemon=True
@@ -110,6 +111,11 @@ class InProcess:
         """Call a method of the worker."""
         replies: list[Any] = self._engine.collective_rpc(method)
         return replies
+
+    def adopt(self, adapter: Any) -> None:
+        """Load a LoRA adapter, as vLLM asks for one, and use it for all requests to come."""
+        self._engine.add_lora(adapter)
+        self._adapter = adapter
 
     def close(self) -> None:
         """Stop after the step that is under way, and release the engine."""
@@ -153,7 +159,7 @@ class InProcess:
             return
         try:
             prompt = {"prompt_token_ids": list(job.token_ids)}
-            self._engine.add_request(job.name, prompt, job.params)
+            self._engine.add_request(job.name, prompt, job.params, lora_request=self._adapter)
         except (ValueError, TypeError, VLLMClientError) as exc:
             _settle(job.future, RequestFailed(words(exc)))
         else:
@@ -189,6 +195,7 @@ class OwnProcess:
         self._last_words = last_words
         self._numbers = itertools.count()
         self._closed = False
+        self._adapter: Any = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="vllm-client", daemon=True)
         self._thread.start()
@@ -213,6 +220,11 @@ class OwnProcess:
         """Call a method of every worker."""
         replies: list[Any] = self._wait(self._engine.collective_rpc(method))
         return replies
+
+    def adopt(self, adapter: Any) -> None:
+        """Load a LoRA adapter, as vLLM asks for one, and use it for all requests to come."""
+        self._wait(self._engine.add_lora(adapter))
+        self._adapter = adapter
 
     def close(self) -> None:
         """End the engine's process."""
@@ -253,7 +265,8 @@ class OwnProcess:
         finished = None
         try:
             prompt = {"prompt_token_ids": list(token_ids)}
-            async for output in self._engine.generate(prompt, params, name):
+            outputs = self._engine.generate(prompt, params, name, lora_request=self._adapter)
+            async for output in outputs:
                 finished = output
         except EngineDeadError as exc:
             raise EngineDied(self._obituary(exc)) from exc

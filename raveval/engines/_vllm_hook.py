@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from raveval.engines._vllm_lora import leftover_changes
 from raveval.engines._vllm_sums import START, Step, Tally
 
 if TYPE_CHECKING:
@@ -35,6 +36,14 @@ class WorkerExtension:
     def raveval_pad_single_rows(self) -> int:
         """Make a step of one token round as any other does; return how many layers it took."""
         return pad_single_rows(self.model_runner.model)
+
+    def raveval_join_stages(self) -> None:
+        """Make the room in which a stage of a pipeline on CPUs gets its input."""
+        join_stages(self.model_runner)
+
+    def raveval_leftover_changes(self) -> list[str]:
+        """Return the layers of the adapter that change nothing in this worker."""
+        return leftover_changes(self.model_runner.lora_manager._adapter_manager)
 
     def raveval_withhold_generators(self) -> str | None:
         """Draw nothing for tokens that are thrown away; return why not, if so."""
@@ -74,19 +83,32 @@ def pad_single_rows(model: Any) -> int:
     from vllm.model_executor.layers.linear import LinearBase
 
     layers = [module for module in model.modules() if isinstance(module, LinearBase)]
-    for layer in layers:
-        layer.forward = _padding(layer.forward)
+    # Not their `forward`: a layer that an adapter changes has its product formed without it.
+    for method in {id(layer.quant_method): layer.quant_method for layer in layers}.values():
+        method.apply = _padding(method.apply)
     return len(layers)
 
 
-def _padding(forward: Callable[..., Any]) -> Callable[..., Any]:
-    def padded(rows: torch.Tensor, *arguments: Any) -> Any:
+def _padding(apply: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def padded(layer: Any, rows: torch.Tensor, *arguments: Any) -> torch.Tensor:
         if rows.dim() != 2 or len(rows) != 1:
-            return forward(rows, *arguments)
-        output = forward(rows.repeat(2, 1), *arguments)
-        return (output[0][:1], *output[1:]) if isinstance(output, tuple) else output[:1]
+            return apply(layer, rows, *arguments)
+        return apply(layer, rows.repeat(2, 1), *arguments)[:1]
 
     return padded
+
+
+def join_stages(runner: Any) -> None:
+    """Make the room for what one stage of a pipeline hands to the next.
+
+    vLLM makes it in a first run of the model, and leaves that out on CPUs that compile nothing.
+    """
+    if getattr(runner, "intermediate_tensors", None) is None:
+        runner.intermediate_tensors = runner.model.make_empty_intermediate_tensors(
+            batch_size=runner.max_num_tokens,
+            dtype=runner.model_config.dtype,
+            device=runner.device,
+        )
 
 
 def withhold_generators(runner: Any) -> str | None:

@@ -17,7 +17,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from raveval.engines import _vllm_memory
+from raveval import adapters
+from raveval.adapters import Adapter
+from raveval.engines import _vllm_lora, _vllm_memory
 from raveval.engines._vllm_backends import Backend, InProcess, OwnProcess, words
 from raveval.engines._vllm_imports import check_torchvision, narrow_kernel_search
 from raveval.engines._vllm_log import End, EngineLog, last_words
@@ -70,10 +72,11 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
     """Start vLLM.
 
     Raises:
-        ModelError: vLLM cannot run this model.
+        ModelError: vLLM cannot run this model, or not with its adapter.
         ResourceError: it does not fit the memory.
         RunError: the engine did not start; the message holds its own last words.
     """
+    adapter = None if model.adapter is None else adapters.fetched(model.adapter)
     check_torchvision()
     settings = {
         "VLLM_LOGGING_LEVEL": "ERROR",
@@ -87,10 +90,10 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
         on_cpu = _on_cpu()
         mode = options.mode
         if mode == "auto":
-            mode = "in_process" if on_cpu and options.tensor_parallel_size == 1 else "async"
+            mode = "in_process" if on_cpu and options.n_devices == 1 else "async"
         if on_cpu:
             narrow_kernel_search()
-            n = max(n_threads() // options.tensor_parallel_size, 1)  # a process each
+            n = max(n_threads() // options.n_devices, 1)  # a process each
             os.environ["OMP_NUM_THREADS"] = str(n)
             importlib.import_module("torch").set_num_threads(n)
             if options.enforce_eager is not False:
@@ -100,10 +103,13 @@ def launch(model: ModelRef, options: Options, *, max_model_len: int) -> Launched
                 # torch read it when it was imported, which the tokenizer may have done.
                 dynamo: Any = importlib.import_module("torch._dynamo.config")
                 dynamo.disable = os.environ["TORCH_COMPILE_DISABLE"] == "1"
-        if mode == "in_process" or (on_cpu and options.tensor_parallel_size == 1):
+        if mode == "in_process" or (on_cpu and options.n_devices == 1):
             os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # async: 2 processes, not 3
-        config = _configure(model, options, max_model_len=max_model_len)
-        return Launched(_run(config, mode), config, mode)
+        config = _configure(model, options, adapter, max_model_len=max_model_len)
+        backend = _run(config, mode)
+        if adapter is not None:
+            _vllm_lora.apply(adapter, backend)
+        return Launched(backend, config, mode)
 
 
 def _on_cpu() -> bool:
@@ -111,7 +117,9 @@ def _on_cpu() -> bool:
     return on_cpu
 
 
-def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
+def _configure(
+    model: ModelRef, options: Options, adapter: Adapter | None, *, max_model_len: int
+) -> Any:
     """Return vLLM's configuration, with the model's own config read and checked."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -120,6 +128,7 @@ def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
     eager = on_cpu if options.enforce_eager is None else options.enforce_eager
     dtype = "float32" if model.dtype == "auto" and on_cpu else model.dtype
     device = {"block_size": CPU_BLOCK_TOKENS} if on_cpu else {}
+    lora = {} if adapter is None else _vllm_lora.settings(adapter)
     try:
         config = EngineArgs(
             model=model.name,
@@ -131,6 +140,7 @@ def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
             enforce_eager=eager,
             enable_prefix_caching=options.prefix_reuse,
             tensor_parallel_size=options.tensor_parallel_size,
+            pipeline_parallel_size=options.pipeline_parallel_size,
             gpu_memory_utilization=options.gpu_memory_utilization,
             kv_cache_memory_bytes=options.kv_cache_memory_bytes,
             max_num_seqs=options.max_num_seqs,
@@ -141,6 +151,7 @@ def _configure(model: ModelRef, options: Options, *, max_model_len: int) -> Any:
             disable_log_stats=True,
             use_tqdm_on_load=False,
             **device,
+            **lora,
         ).create_engine_config(UsageContext.LLM_CLASS)  # the limits of a batch, not of a server
     except (ValueError, OSError, RuntimeError, NotImplementedError, ImportError) as exc:
         raise ModelError(f"model {model.name}: vLLM cannot run it: {_reasons(exc)}") from exc
@@ -157,7 +168,7 @@ def _reasons(exc: Exception) -> str:
     return "; ".join(str(fault.get("msg")).removeprefix("Value error, ") for fault in faults())
 
 
-def _run(config: Any, mode: str) -> Backend:
+def _run(config: Any, mode: str) -> InProcess | OwnProcess:
     """Start the engine, and say why where it does not start."""
     log = None
     try:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Batch size and threads reorder additions in the last digits of a float32, no more.
 OPERATIONAL = frozenset({"batch_size", "threads"})
+TAKES_ADAPTERS = True
 
 T = TypeVar("T")
 _REQUESTS_AT_ONCE = 64  # so that the first replies do not wait for a queue of any length
@@ -77,7 +78,7 @@ def start(model: ModelRef, options: Options) -> Engine:
     """Load a model.
 
     Raises:
-        ModelError: it is missing, is no model, or its weights cannot be loaded.
+        ModelError: it is missing, is no model, or its weights or its adapter cannot be loaded.
     """
     encodes = encoder(model, options)
     import torch

@@ -42,6 +42,8 @@ from raveval.types import (
 OPERATIONAL = frozenset({"gpu_memory_utilization", "kv_cache_memory_bytes", "max_num_seqs"})
 """Options that cannot move a number; all others are part of a run's fingerprint."""
 
+TAKES_ADAPTERS = True
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -50,7 +52,8 @@ class Options:
     Attributes:
         mode: "in_process", "async" (an engine process of its own) or "auto": in this process on
             CPUs, its own on GPUs.
-        tensor_parallel_size: over how many devices the model is split.
+        tensor_parallel_size: over how many devices each layer is split.
+        pipeline_parallel_size: over how many groups of so many devices the layers are spread.
         gpu_memory_utilization: share of a GPU's memory for weights and KV cache.
         kv_cache_memory_bytes: size of the KV cache, instead of that share.
         enforce_eager: do not compile; the default on CPUs, where it costs a minute a start.
@@ -63,6 +66,7 @@ class Options:
 
     mode: Literal["auto", "in_process", "async"] = "auto"
     tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
     gpu_memory_utilization: float = 0.85
     kv_cache_memory_bytes: int | None = None
     enforce_eager: bool | None = None
@@ -82,7 +86,8 @@ class Options:
             raise ConfigError(
                 f"engine vllm: mode: given {self.mode!r}, allowed are auto, in_process, async"
             )
-        for name in ("tensor_parallel_size", "kv_cache_memory_bytes", "max_num_seqs"):
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "kv_cache_memory_bytes")
+        for name in (*sizes, "max_num_seqs"):
             size = getattr(self, name)
             if size is not None and size < 1:
                 raise ConfigError(f"engine vllm: {name}: must be at least 1, given {size}")
@@ -91,6 +96,11 @@ class Options:
                 f"engine vllm: gpu_memory_utilization: a share above 0 and up to 1, "
                 f"given {self.gpu_memory_utilization}"
             )
+
+    @property
+    def n_devices(self) -> int:
+        """Over how many devices one model lies; on CPUs, processes."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
 def encoder(model: ModelRef, options: Options) -> Encoder:
@@ -106,7 +116,7 @@ def start(model: ModelRef, options: Options) -> Engine:
     """Load a model into vLLM.
 
     Raises:
-        ModelError: it is missing, is no model, or vLLM cannot run it.
+        ModelError: it is missing, is no model, or vLLM cannot run it, or not with its adapter.
         ResourceError: it does not fit the memory.
         RunError: the engine did not start; the message holds its own last words.
     """
@@ -198,6 +208,8 @@ class VllmEngine:
         """Return the kind of hook that is in place and checked, "none" with the reason why."""
         if self._config.device_config.device_type == "cpu":
             self._backend.call("raveval_withhold_generators")
+            if self._config.parallel_config.pipeline_parallel_size > 1:
+                self._backend.call("raveval_join_stages")
         if not wanted:
             return "none", "switched off"
         kinds = {str(kind) for kind in self._backend.call("raveval_install")}

@@ -176,7 +176,7 @@ def _about_the_run(run: FinishedRun) -> dict[str, Any]:
     evaluate = run.manifest["config"]["evaluate"]
     model = run.results.model
     engine = ENGINES.get(evaluate["engine"]["name"], evaluate["engine"]["name"])
-    arguments = {"pretrained": model, **_model_arguments(run)}
+    arguments = {"pretrained": model, **_model_arguments(run, engine)}
     started, finished = moments(run)
     instruction = evaluate.get("system_prompt")
     limits = {task.results.source.get("limit") for task in run.tasks}
@@ -219,11 +219,16 @@ def _about_the_run(run: FinishedRun) -> dict[str, Any]:
     }
 
 
-def _model_arguments(run: FinishedRun) -> Mapping[str, Any]:
-    """Return what was said of the model beside its name."""
+def _model_arguments(run: FinishedRun, engine: str) -> Mapping[str, Any]:
+    """Return what was said of the model beside its name; of an adapter as lm-eval's engines do."""
     model = run.manifest["config"]["evaluate"]["model"]
     keys = ("revision", "dtype", "max_model_len")
-    return {key: model[key] for key in keys if model.get(key) is not None}
+    found = {key: model[key] for key in keys if model.get(key) is not None}
+    base, _, adapter = run.results.model.partition(" + ")
+    if adapter and model.get("adapter"):
+        key = "lora_local_path" if engine == "vllm" else "peft"
+        found |= {"pretrained": base, key: adapter}
+    return found
 
 
 class Moments(NamedTuple):

@@ -156,8 +156,8 @@ def manifest_of(plan: Plan, earlier: Mapping[str, Any] | None, *, started: str) 
         "raveval_version": __version__,
         "environment": _environment(),
         "started": (earlier or {}).get("started", started),
-        "model": plan.model.ref.name,
-        "judge": plan.judge.ref.name if plan.judge else None,
+        "model": plan.model.ref.title,
+        "judge": plan.judge.ref.title if plan.judge else None,
         "config": plan.config.model_dump(mode="json"),
         "tasks": {task.name: task.manifest(plan.shard_sizes[task.name]) for task in plan.tasks},
     }

@@ -164,9 +164,12 @@ class _Packing:
         )
 
     def model(self, key: str, model: ModelConfig, section: dict[str, Any]) -> None:
-        """Check and replace a model's directory."""
+        """Check and replace a model's directory, and that of its adapter."""
         if model.path is not None:
             section["path"] = self.on_cluster(f"{key}.path", model.path)
+        if model.adapter is not None and model.adapter.path is not None:
+            path = self.on_cluster(f"{key}.adapter.path", model.adapter.path)
+            section["adapter"] = {"path": path}
         if model.demo:
             self.remarks.append(
                 f"{key}: the demo model is fetched by the head node into its cache; all nodes must "

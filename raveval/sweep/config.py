@@ -235,6 +235,11 @@ def load_sweep(source: str | Path | Mapping[str, Any], **overrides: object) -> S
         )
     model = evaluate.get("model", {})
     model = model_source(model) if isinstance(model, str) else model
+    if model.get("adapter") is not None:
+        raise ConfigError(
+            f"{base_name}: evaluate.model.adapter: the checkpoints of a sweep are whole models; "
+            "evaluate a model with an adapter by `raveval run`"
+        )
     if section.checkpoints.revisions is not None and "id" not in model:
         raise ConfigError(
             f"{where}: checkpoints.revisions: are those of the base's model, and {base_name} names "

@@ -16,7 +16,7 @@ from raveval import __version__, config, report, tasks
 from raveval.cli import app
 from raveval.cli.app import failures_in_words
 from raveval.cli.flags import parse_arguments, read_columns, read_flags
-from raveval.config import load_config
+from raveval.config import AdapterConfig, load_config
 from raveval.errors import ConfigError, RunError
 from raveval.store import Lost, RunDirectory
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
@@ -189,6 +189,11 @@ class TestFlags:
             read_flags(None, {**BASE, **flags})
         assert message in str(refusal.value)
         assert "flags:" not in str(refusal.value)
+
+    @pytest.mark.parametrize("key", ["adapter", "lora_local_path", "peft"])
+    def test_name_an_adapter_in_any_tools_words(self, key):
+        model = read_flags(None, {**BASE, "model_args": f"{key}=org/007"}).evaluate.model
+        assert model.adapter == AdapterConfig(id="org/007")
 
     @pytest.mark.parametrize("text", ["dtype", "=1", "a=1,a=2", "a={b: 1}", "a=[]"])
     def test_arguments_that_are_none(self, text):

@@ -8,7 +8,7 @@ import pytest
 
 from raveval.config import config_from_flags, engine_options, load_config
 from raveval.errors import ConfigError
-from raveval.types import ModelRef
+from raveval.types import AdapterRef, ModelRef
 
 BASE: dict[str, Any] = {
     "evaluate": {"model": {"id": "org/model"}, "tasks": ["arc_easy"]},
@@ -51,6 +51,12 @@ def test_shorthands_mean_what_their_long_forms_mean(tmp_path: Path) -> None:
         ({"model": {}}, "exactly one of path"),
         ({"model": {"id": "a", "path": "b"}}, "exactly one of path"),
         ({"model": {"path": "b", "revision": "main"}}, "revision goes with id"),
+        ({"model": {"id": "a", "adapter": {}}}, r"model\.adapter: .*either path .* or id"),
+        ({"model": {"id": "a", "adapter": {"path": "b", "revision": "c"}}}, "revision goes with"),
+        (
+            {"model": {"id": "a", "adapter": {"id": "s3://b/c"}}},
+            r"adapter.*copy it to a file",
+        ),
         ({"tasks": []}, r"evaluate\.tasks"),
         ({"tasks": "arc_easy"}, r"evaluate\.tasks: .*list.*given 'arc_easy'"),
         ({"tasks": [{"task": "x", "limit": 0}]}, r"tasks\.0\.limit:.*given 0"),
@@ -131,6 +137,8 @@ def test_options_of_an_engine() -> None:
         options(seed="three")
     with pytest.raises(ConfigError, match=r"run\.replicas"):
         options(data_parallel_size=2)
+    with pytest.raises(ConfigError, match=r"lora_local_path: .*set evaluate\.model\.adapter"):
+        options(lora_local_path="adapter")
     with pytest.raises(ConfigError, match=r"unknown engine 'vlm': did you mean 'vllm'"):
         engine_options(load_config(changed(engine="vlm")).evaluate.engine)
 
@@ -140,6 +148,14 @@ def test_paths_are_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     (tmp_path / "model").mkdir()
     ref = load_config(changed(model="model")).evaluate.model.ref(say=print)
     assert ref == ModelRef(path=str(tmp_path / "model"))
+    for adapter in ("./tuned", {"path": "tuned"}):
+        model = {"id": "org/model", "adapter": adapter}
+        ref = load_config(changed(model=model)).evaluate.model.ref(say=print)
+        assert ref.adapter == AdapterRef(path=str(tmp_path / "tuned"))
+        assert ref.title == f"org/model + {tmp_path}/tuned"
+    model = {"id": "org/model", "adapter": "org/tuned"}
+    ref = load_config(changed(model=model)).evaluate.model.ref(say=print)
+    assert ref.adapter == AdapterRef(id="org/tuned")
 
 
 def test_flags_and_file_say_the_same() -> None:

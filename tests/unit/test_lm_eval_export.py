@@ -1,6 +1,7 @@
 """Writing lm-eval's files: their layout, numbers equal to the report's, and the way back."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,8 +13,9 @@ from typer.testing import CliRunner
 import raveval
 from raveval.cli import app
 from raveval.errors import DataError
-from raveval.lm_eval import conventions, terms
+from raveval.lm_eval import conventions, results_file, terms
 from raveval.lm_eval.exporting import Exported, export_run
+from raveval.lm_eval.finished import open_finished
 from raveval.lm_eval.importing import import_runs
 from tests.finished_runs import finish
 
@@ -164,6 +166,15 @@ class TestResultsFile:
         )
         assert content["total_evaluation_time_seconds"] == "90.0"
         assert content["n-shot"]["demo_qa"] == 3
+
+    @pytest.mark.parametrize(("engine", "key"), [("vllm", "lora_local_path"), ("hf", "peft")])
+    def test_names_an_adapter_as_lm_evals_engines_do(self, run, engine, key):
+        finished = open_finished(run)
+        finished.manifest["config"]["evaluate"]["model"]["adapter"] = {"path": "/tuned"}
+        results = replace(finished.results, model="org/scripted + /tuned")
+        found = results_file._model_arguments(replace(finished, results=results), engine)
+        assert found["pretrained"] == "org/scripted"
+        assert found[key] == "/tuned"
 
     def test_has_the_reports_numbers(self, run, content):
         results = raveval.load_results(run)

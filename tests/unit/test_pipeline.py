@@ -44,6 +44,8 @@ def test_a_model_gets_the_devices_it_is_split_over_and_one_cpu() -> None:
     assert given("vllm", vllm.Options(), nodes=WITH_GPUS, replicas=4) == (1, 1)
     split = vllm.Options(tensor_parallel_size=4)
     assert given("vllm", split, nodes=WITH_GPUS) == (1, 4)
+    split = vllm.Options(tensor_parallel_size=2, pipeline_parallel_size=2)
+    assert given("vllm", split, nodes=WITH_GPUS) == (1, 4)
     with pytest.raises(ResourceError, match="2 replicas of 1 CPUs and 4 GPUs do not fit"):
         given("vllm", split, nodes=WITH_GPUS, replicas=2)
 

@@ -132,6 +132,10 @@ def test_the_catalogue_and_the_hub_need_no_upload(home: Path) -> None:
     [
         ({"output": "runs/a"}, r"run\.output: runs/a is not uploaded"),
         ({"model": {"path": "model"}}, r"evaluate\.model\.path: model is not uploaded"),
+        (
+            {"model": {"id": "org/model", "adapter": {"path": "tuned"}}},
+            r"evaluate\.model\.adapter\.path: tuned is not uploaded",
+        ),
         ({"answers_from": "runs/b"}, r"run\.answers_from: runs/b is not uploaded"),
     ],
 )

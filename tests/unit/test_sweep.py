@@ -217,6 +217,12 @@ class TestConfig:
         with pytest.raises(ConfigError, match="holds the answers of one model"):
             load_sweep(asked)
 
+    def test_checkpoints_are_whole_models(self, tmp_path: Path) -> None:
+        asked = content(tmp_path)
+        asked["base"]["evaluate"]["model"] = {"id": "org/model", "adapter": "org/tuned"}
+        with pytest.raises(ConfigError, match=r"evaluate\.model\.adapter: .*whole models"):
+            load_sweep(asked)
+
     def test_an_object_store_holds_no_sweep(self, tmp_path: Path) -> None:
         asked = content(tmp_path)
         asked["base"]["run"]["output"] = "s3://bucket/sweep"

@@ -6,6 +6,7 @@ The demo model is measured in end_to_end/test_transformers_engine.py.
 import asyncio
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from raveval.engines import transformers as engine
 from raveval.engines._encoding import Sequence
 from raveval.errors import ConfigError, ModelError
 from raveval.types import (
+    AdapterRef,
     ChoiceScores,
     Failure,
     Generate,
@@ -30,6 +32,7 @@ from raveval.types import (
     ScoreDocument,
     Status,
 )
+from tests.adapters import write_adapter
 from tests.checkpoints import write_checkpoint
 
 TINY = {
@@ -105,6 +108,46 @@ def test_scores_of_any_architecture_equal_its_own_logits(tmp_path: Path, name: s
             assert span.logprob_nats == pytest.approx(expected, abs=1e-4 * n)
             assert span.entropy_nats == pytest.approx(entropy, abs=1e-4 * n)
             assert span.is_greedy == (rows.argmax(-1).tolist() == list(targets))
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "settings"),
+    [
+        ("llama", {"model.layers.1.mlp.up_proj": (32, 64)}, {"use_rslora": True}),
+        ("gpt2", {"transformer.h.0.attn.c_attn": (32, 96)}, {"fan_in_fan_out": True}),
+    ],
+)
+def test_an_adapter_adds_to_the_weights(
+    tmp_path: Path, name: str, layers: dict[str, tuple[int, int]], settings: dict[str, Any]
+) -> None:
+    base = save(tmp_path / "m", CONFIGS[name])
+    added = write_adapter(tmp_path / "a", layers, size=0.5, **settings)
+    adapted = load(replace(base, adapter=AdapterRef(path=str(tmp_path / "a"))))
+    merged = load(base)
+    for layer, change in added.items():
+        weight = merged.whole.get_submodule(layer).weight
+        weight += torch.from_numpy(change if weight.shape == change.shape else change.T)
+    sequences = (Sequence(tuple(range(9, 49)), 30), Sequence((7, 8, 9), 1))
+    alone = _torch_model.score(load(base), sequences, batch_size=2)
+    spans = _torch_model.score(adapted, sequences, batch_size=2)
+    for span, expected, without in zip(
+        spans, _torch_model.score(merged, sequences, batch_size=2), alone, strict=True
+    ):
+        assert span.logprob_nats == pytest.approx(expected.logprob_nats, rel=1e-4)
+        assert span.entropy_nats == pytest.approx(expected.entropy_nats, rel=1e-4)
+        assert abs(span.logprob_nats - without.logprob_nats) > 1e-2
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path: Path) -> None:
+    base = save(tmp_path / "m", CONFIGS["llama"])
+    up, down = "model.layers.1.mlp.up_proj", "model.layers.2.mlp.up_proj"
+    for name, layers, said in (
+        ("a", {up: (16, 64)}, r"of shape \[64, 16\], and the model has one of shape \[64, 32\]"),
+        ("b", {down: (32, 64)}, r"layers\.2.*the model has no such layer"),
+    ):
+        write_adapter(tmp_path / name, layers)
+        with pytest.raises(ModelError, match=said):
+            load(replace(base, adapter=AdapterRef(path=str(tmp_path / name))))
 
 
 def test_measures_equal_scipy_on_hard_logits() -> None:

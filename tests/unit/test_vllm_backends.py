@@ -37,11 +37,16 @@ class Engine:
         self.left: dict[str, int] = {}
         self.ids: dict[str, list[int]] = {}
         self.aborted: list[str] = []
+        self.adapters: list[object] = []
         self.most_at_once = 0
         self.breaks = False
         self.engine_core = SimpleNamespace(shutdown=lambda: None)
 
-    def add_request(self, name, prompt, params):
+    def add_lora(self, adapter):
+        self.adapters.append(adapter)
+
+    def add_request(self, name, prompt, params, lora_request=None):
+        self.adapters.append(lora_request)
         if not prompt["prompt_token_ids"]:
             raise ValueError("the prompt is empty")
         self.left[name] = params
@@ -90,6 +95,15 @@ def test_a_refused_request_fails_alone(running):
     with pytest.raises(RequestFailed, match="the prompt is empty"):
         bad.result(10)
     assert good.result(10).ids == [1]
+
+
+def test_an_adapter_goes_with_every_request(running):
+    engine, backend = running
+    backend.submit((1,), 1).result(10)
+    backend.adopt("adapter")
+    for i in (1, 2):
+        backend.submit((i,), 1).result(10)
+    assert engine.adapters == [None, "adapter", "adapter", "adapter"]
 
 
 def test_a_broken_step_fails_all_that_wait_and_all_that_come(running):
@@ -204,6 +218,7 @@ except RuntimeError:
     [
         ({"mode": "fast"}, "mode: given 'fast', allowed are auto, in_process, async"),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size: must be at least 1, given 0"),
+        ({"pipeline_parallel_size": -1}, "pipeline_parallel_size: must be at least 1, given -1"),
         ({"gpu_memory_utilization": 85}, "up to 1, given 85"),
     ],
 )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from raveval.engines import _vllm_hook, _vllm_sums
+from raveval.engines._vllm_lora import leftover_changes
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.model  # importing vLLM takes many seconds
@@ -379,15 +380,45 @@ def test_few_rows_of_logits_are_held_at_a_time():
 def test_linear_layers_never_see_a_single_row():
     seen = []
 
-    def forward(rows, scale=1.0):
+    def product(scale, rows, bias=0.0):
         seen.append(len(rows))
-        return rows * scale, None
+        return rows * scale + bias
 
-    padded = _vllm_hook._padding(forward)
+    padded = _vllm_hook._padding(product)
     for n in (1, 2, 3):
         rows = torch.randn(n, WIDTH)
-        output, bias = padded(rows, 2.0)
-        assert torch.equal(output, rows * 2)
-        assert bias is None
+        assert torch.equal(padded(2.0, rows, 1.0), rows * 2 + 1)
     assert seen == [2, 2, 3]
-    assert torch.equal(_vllm_hook._padding(lambda rows: rows)(torch.ones(1, 4)), torch.ones(1, 4))
+
+
+def test_changes_of_an_adapter_that_find_no_layer_are_named():
+    """Two layers take theirs, one packed of three with one of them unchanged; four do not."""
+
+    def change(n_in, n_out):
+        return SimpleNamespace(lora_a=torch.zeros(4, n_in), lora_b=torch.zeros(n_out, 4))
+
+    def packed(*shapes):
+        parts = [None if shape is None else change(*shape) for shape in shapes]
+        halves = ([getattr(part, half, None) for part in parts] for half in ("lora_a", "lora_b"))
+        return SimpleNamespace(**dict(zip(("lora_a", "lora_b"), halves, strict=True)))
+
+    def layer(n_in, *n_outs):
+        sizes = {"input_size": n_in, "output_size": sum(n_outs), "output_sizes": list(n_outs)}
+        return SimpleNamespace(base_layer=SimpleNamespace(**sizes))
+
+    modules = {name: layer(32, 16) for name in ("right", "narrow", "short", "unchanged")}
+    modules |= {name: layer(32, 16, 8, 8) for name in ("packed", "wrongly packed")}
+    modules["experts"] = SimpleNamespace(base_layer=SimpleNamespace())
+    changes = {
+        "right": change(32, 16),
+        "narrow": change(16, 16),
+        "short": change(32, 8),
+        "elsewhere": change(32, 16),
+        "packed": packed((32, 16), None, (32, 8)),
+        "wrongly packed": packed((32, 16), None, (32, 16)),
+        "experts": change(1, 1),
+    }
+    manager = SimpleNamespace(
+        modules=modules, list_adapters=lambda: {1: SimpleNamespace(loras=changes)}
+    )
+    assert leftover_changes(manager) == ["elsewhere", "narrow", "short", "wrongly packed"]

@@ -63,14 +63,20 @@ def run_page(results: Results) -> Page:
 
 
 def model_name(model: str) -> str:
-    """Return a hub id as it stands, and the last part of a path.
+    """Return a hub id as it stands, and the last part of a path; of a model and of its adapter.
 
     >>> model_name("org/model"), model_name("/data/checkpoints/step_10")
     ('org/model', 'step_10')
+    >>> model_name("org/model + /data/adapters/step_10")
+    'org/model + step_10'
     """
-    path = PurePath(model)
-    is_path = path.is_absolute() or model.startswith((".", "~")) or len(path.parts) > 2
-    return plain(path.name if is_path else model) or "a model"
+    return " + ".join(map(_place_name, model.split(" + ")))
+
+
+def _place_name(place: str) -> str:
+    path = PurePath(place)
+    is_path = path.is_absolute() or place.startswith((".", "~")) or len(path.parts) > 2
+    return plain(path.name if is_path else place) or "a model"
 
 
 def _facts(results: Results) -> Iterator[str]:
