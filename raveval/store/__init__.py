@@ -19,9 +19,13 @@ directory is a folder, or a prefix in an object store (`places`).
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -29,14 +33,19 @@ import pyarrow.parquet as pq
 
 from raveval.errors import DataError, StoreError
 from raveval.evaluate import ShardStates, Stage
-from raveval.store.examples import EXAMPLE_COLUMNS, from_row, to_row
+from raveval.store.examples import (
+    EXAMPLE_COLUMNS,
+    READ_AT_ONCE,
+    StoredExamples,
+    from_row,
+    to_row,
+)
 from raveval.store.replicas import Lost, ReplicaNotes
 from raveval.store.shards import Attempt, Receipt, Replies, shards_of
 from raveval.types import Example, Shard, Status, Usage
 
 __all__ = ["LAYOUT", "Attempt", "Lost", "Receipt", "Replies", "RunDirectory", "shards_of"]
 
-_ROW_GROUP = 256
 _LAYER_OF = {Stage.ANSWER: "replies", Stage.GRADE: "verdicts"}
 _ASKED_AGAIN = (str(Status.FAILED), str(Status.QUARANTINED))
 _DIGEST = b"raveval.examples"
@@ -49,6 +58,10 @@ LAYOUT = frozenset({*_LAYERS, "run.json", "session", *_REPORTS})
 
 class RunDirectory(ReplicaNotes):
     """A run's files. Any number of processes may commit shards; one driver at a time holds it."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        self._footers: dict[str, pq.FileMetaData] = {}
 
     def read_manifest(self) -> dict[str, Any] | None:
         """Return the content of run.json, or None where there is no run yet.
@@ -84,27 +97,39 @@ class RunDirectory(ReplicaNotes):
 
     # Examples.
 
-    def write_examples(self, task: str, examples: Sequence[Example], *, digest: str) -> None:
+    def write_examples(self, task: str, examples: Iterable[Example], *, digest: str) -> None:
         """Commit what is asked, in the order given; `digest` says what it is."""
         schema = EXAMPLE_COLUMNS.with_metadata({_DIGEST: digest.encode()})
         with (
             self._place.committed(_examples_name(task)) as file,
             pq.ParquetWriter(file, schema, compression="zstd") as writer,
         ):
-            for start in range(0, len(examples), _ROW_GROUP):
-                rows = [to_row(example) for example in examples[start : start + _ROW_GROUP]]
-                writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+            rows = map(to_row, examples)
+            while some := list(islice(rows, READ_AT_ONCE)):
+                writer.write_table(pa.Table.from_pylist(some, schema=schema))
+        self._footers.pop(task, None)
 
     def read_examples(self, task: str, start: int, stop: int) -> list[Example]:
-        """Return rows [start, stop) of a task's examples."""
-        groups = range(start // _ROW_GROUP, (stop - 1) // _ROW_GROUP + 1)
+        """Return rows [start, stop) of a task's examples.
+
+        The file's footer, which grows with the rows, is read once: a directory's examples stay.
+        """
         with (
             self._place.opened(_examples_name(task)) as source,
-            pq.ParquetFile(source, pre_buffer=self._place.n_at_once > 1) as file,
+            pq.ParquetFile(
+                source, metadata=self._footers.get(task), pre_buffer=self._place.n_at_once > 1
+            ) as file,
         ):
+            footer = self._footers.setdefault(task, file.metadata)
+            a_group = footer.row_group(0).num_rows
+            groups = range(start // a_group, (stop - 1) // a_group + 1)
             table = file.read_row_groups(list(groups))
-        first = groups.start * _ROW_GROUP
+        first = groups.start * a_group
         return [from_row(row) for row in table.slice(start - first, stop - start).to_pylist()]
+
+    def stored_examples(self, task: str, n_examples: int) -> StoredExamples:
+        """Return all examples of a task, none of which is read before it is asked for."""
+        return StoredExamples(n_examples, partial(self.read_examples, task))
 
     def has_examples(self, task: str, *, digest: str) -> bool:
         """Whether these examples of a task were committed, and no others."""
@@ -187,7 +212,7 @@ class RunDirectory(ReplicaNotes):
     def read_receipt(self, shard: Shard) -> Receipt | None:
         """Return a shard's receipt, or None where there is none, or none that can be read."""
         try:
-            content = json.loads(self._place.read(_shard_name("states", shard, "json")))
+            content = json.loads(self._receipt(shard))
             states = content["states"]
             usages = {
                 key: Usage(**states[key]) for key in ("usage", "judge_usage") if states.get(key)
@@ -200,7 +225,7 @@ class RunDirectory(ReplicaNotes):
                 states=ShardStates(**{**states, **usages}),
                 judge=content.get("judge"),
             )
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             return None
 
     def drop_failed(self, shard: Shard) -> bool:
@@ -247,6 +272,22 @@ class RunDirectory(ReplicaNotes):
         if receipt is None or receipt.score_fingerprint != score_fingerprint:
             return None
         return receipt if self.has_records(shard) else None
+
+    def seal(self, shards: Sequence[Shard]) -> str:
+        """Return a hash of the receipts of shards, and of which of them have records."""
+        folders = {shard.task: f"records/{shard.task}" for shard in shards}
+        records = {f"{at}/{name}" for at in folders.values() for name in self._place.names(at)}
+        whole = hashlib.sha256()
+        for shard, receipt in zip(shards, self.over(shards, self._receipt), strict=True):
+            is_there = _shard_name("records", shard, "parquet") in records
+            whole.update(hashlib.sha256(receipt).digest() if is_there else b"missing")
+        return whole.hexdigest()
+
+    def _receipt(self, shard: Shard) -> bytes:
+        try:
+            return self._place.read(_shard_name("states", shard, "json"))
+        except FileNotFoundError:
+            return b""
 
     def begin(self, shard: Shard, *, session: str) -> Attempt:
         """Note that a process takes up a shard, and return what became of earlier ones.

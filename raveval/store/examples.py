@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, overload
 
 import pyarrow as pa
+from typing_extensions import override
 
 from raveval.types import Example, Message, Prompt
 
 _TURNS = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
+READ_AT_ONCE = 1024
 EXAMPLE_COLUMNS = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),
@@ -35,6 +38,39 @@ EXAMPLE_COLUMNS = pa.schema(
         pa.field("fields", pa.map_(pa.string(), pa.string())),
     ]
 )
+
+
+class StoredExamples(Sequence[Example]):
+    """The examples of a task as a run directory has them; read when they are asked for.
+
+    Args:
+        n_examples: how many there are.
+        read: gives those of a range.
+    """
+
+    def __init__(self, n_examples: int, read: Callable[[int, int], list[Example]]) -> None:
+        self._positions = range(n_examples)
+        self._read = read
+
+    @override
+    def __len__(self) -> int:
+        return len(self._positions)
+
+    @overload
+    def __getitem__(self, position: int) -> Example: ...
+    @overload
+    def __getitem__(self, position: slice) -> list[Example]: ...
+    @override
+    def __getitem__(self, position: int | slice) -> Example | list[Example]:
+        if isinstance(position, slice):
+            return [self[each] for each in self._positions[position]]
+        at = self._positions[position]
+        return self._read(at, at + 1)[0]
+
+    @override
+    def __iter__(self) -> Iterator[Example]:
+        for start in self._positions[::READ_AT_ONCE]:
+            yield from self._read(start, min(start + READ_AT_ONCE, len(self)))
 
 
 def to_row(example: Example) -> dict[str, Any]:

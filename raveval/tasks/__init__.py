@@ -129,6 +129,7 @@ from typing import Any
 
 from raveval import judging
 from raveval.errors import ConfigError, nearest
+from raveval.spool import Spool
 from raveval.strict_yaml import read_yaml, validate
 from raveval.tasks.sections import SamplingSection
 from raveval.tasks.task import GRADED, JUDGED, Task
@@ -145,6 +146,7 @@ __all__ = [
     "load_task",
     "names",
     "provenance",
+    "source_digests",
     "source_remarks",
     "with_judge_sampling",
     "with_sampling",
@@ -247,13 +249,17 @@ def _read_rubric_file(content: dict[str, Any], path: Path) -> None:
         content["grading"] = {**grading, "rubric": literal}
 
 
-def load_examples(task: Task, options: Options, *, seed: int) -> list[Example]:
+def load_examples(task: Task, options: Options, *, seed: int) -> Spool[Example]:
     """Read a task's rows and render what is asked, in the order of the source.
+
+    A row is held at a time: examples go to a temporary file, and `Spool.sort` puts them into their
+    fixed pseudo-random order, by the hash of their id.
 
     Raises:
         ConfigError: options that contradict each other or the task.
         DataError: no rows, rows that the task's templates cannot read (the first are listed), ids
             that are not unique, too few rows for the shots.
+        ResourceError: the temporary folder does not hold them.
     """
     from raveval.tasks import loading
 
@@ -314,6 +320,19 @@ def provenance(task: Task, options: Options) -> dict[str, str]:
     from raveval.tasks import loading
 
     return loading.provenance(task, options)
+
+
+def source_digests(task: Task, options: Options) -> list[list[str]]:
+    """Return the names and hashes of the files of a task's examples and shots.
+
+    Of a dataset of the hub it is the commit and the files' names.
+
+    Raises:
+        DataError: there is no such file, or the hub does not know the dataset.
+    """
+    from raveval.tasks import loading
+
+    return loading.source_digests(task, options)
 
 
 def source_remarks(source: Mapping[str, str]) -> list[str]:

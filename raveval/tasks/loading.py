@@ -3,41 +3,56 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from raveval.errors import ConfigError, DataError
+from raveval.spool import Entry, Spool
 from raveval.tasks import GRADED, JUDGED, Options, Task, layout, shots
 from raveval.tasks.faults import Faults
 from raveval.tasks.question import Question, render
 from raveval.tasks.sections import Source
-from raveval.tasks.source import Layout, Row, read
-from raveval.types import Example
+from raveval.tasks.source import Layout, Row, files, read
+from raveval.types import Example, row_key
 
 
-def examples(task: Task, options: Options, *, seed: int) -> list[Example]:
+def examples(task: Task, options: Options, *, seed: int) -> Spool[Example]:
     """Read, render and check; see `raveval.tasks.load_examples`."""
     _check_options(task, options)
-    questions = _read(task, _source(task, options), limit=options.limit).questions
-    _check_unique(task, questions)
-    n_shots = _n_shots(task, options)
+    n_shots, source = _n_shots(task, options), _source(task, options)
+    rendered = _questions(task, source, limit=options.limit)
     if n_shots == 0:
-        return [layout.example(task, options, question, ()) for question in questions]
-    source = _pool(task, options)
-    candidates = _read(task, source, limit=None).questions
-    _check_shots(task, candidates)
+        found = Spool(
+            Example,
+            (_entry(each, layout.example(task, options, each, ())) for each in rendered),
+        )
+        _check_unique(task, found)
+        return found
+    questions = Spool(Question, (_entry(each, each) for each in rendered))
+    _check_unique(task, questions)
+    pool_source = _pool(task, options)
+    candidates = _questions(task, pool_source, limit=None)
     pool = shots.Pool(
-        candidates,
+        _as_shots(task, candidates),
         within_group=task.fewshot.within_group,
         order=task.fewshot.order,
-        name=f"task {task.name!r}: the pool {source.name}",
-        is_apart=source != _source(task, options),
+        name=f"task {task.name!r}: the pool {pool_source.name}",
+        is_apart=pool_source != source,
     )
-    return [
-        layout.example(task, options, question, pool.draw(question, n_shots, seed=seed))
-        for question in questions
-    ]
+    return Spool(
+        Example,
+        (
+            _entry(each, layout.example(task, options, each, pool.draw(each, n_shots, seed=seed)))
+            for each in questions
+        ),
+    )
+
+
+def _entry(question: Question, value: Question | Example) -> Entry:
+    """Return a value under the key by which examples are ordered, with the place of its row."""
+    key = row_key(question.id).to_bytes(8) + question.id.encode()
+    return Entry(key, question.where, value)
 
 
 def provenance(task: Task, options: Options) -> dict[str, str]:
@@ -50,11 +65,37 @@ def provenance(task: Task, options: Options) -> dict[str, str]:
         place = hub.locate(source.hub, source.config, source.split or "", source.revision)
         found["revision"] = place.sha
     if task.distinct:
-        n_repeated = _read(task, source, limit=options.limit).n_repeated
-        found["repeated_rows"] = str(n_repeated)
+        found["repeated_rows"] = str(_n_repeated(task, source, limit=options.limit))
     if _n_shots(task, options):
         found["shots"] = _pool(task, options).name
     return found
+
+
+def source_digests(task: Task, options: Options) -> list[list[str]]:
+    """Return what the rows and the pool are; see `raveval.tasks.source_digests`."""
+    sources = [_source(task, options)]
+    if _n_shots(task, options):
+        sources.append(_pool(task, options))
+    return [_digests(source) for source in sources]
+
+
+def _digests(source: Source) -> list[str]:
+    """Return a source's name and what tells its content: a file's bytes, a commit of the hub."""
+    if source.path is not None:
+        found = files(Path(source.path).expanduser(), _reading(source))
+        return [source.name, *(f"{file.name} {_digest_of_file(file)}" for file in found)]
+    from raveval.tasks import hub
+
+    place = hub.locate(source.hub or "", source.config, source.split or "", source.revision)
+    return [source.name, place.sha, *place.files]
+
+
+def _digest_of_file(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as exc:
+        raise DataError(f"{path}: cannot be read: {exc.strerror or exc}") from exc
 
 
 def _n_shots(task: Task, options: Options) -> int:
@@ -113,72 +154,77 @@ def _pool(task: Task, options: Options) -> Source:
     return source
 
 
+def _reading(source: Source) -> Layout:
+    return Layout(source.format, source.documents, source.split_on)
+
+
 def _rows(source: Source) -> Iterator[Row]:
     if source.path is not None:
-        reading = Layout(source.format, source.documents, source.split_on)
-        return read(Path(source.path).expanduser(), reading)
+        return read(Path(source.path).expanduser(), _reading(source))
     from raveval.tasks import hub
 
     return hub.read_hub(source.hub or "", source.config, source.split or "", source.revision)
 
 
-@dataclass(frozen=True, slots=True)
-class _Content:
-    """The questions of a source, and how many rows only repeat one of them."""
-
-    questions: list[Question]
-    n_repeated: int
+def _questions(task: Task, source: Source, *, limit: int | None) -> Iterator[Question]:
+    """Yield all rows, rendered; complain at the end about all that cannot be read, at once."""
+    rows = _rendered(task, source, limit=limit)
+    return (question for question, is_repeated in rows if not is_repeated)
 
 
-def _read(task: Task, source: Source, *, limit: int | None) -> _Content:
-    """Render all rows, and complain about all that cannot be read at once."""
-    questions = list[Question]()
+def _n_repeated(task: Task, source: Source, *, limit: int | None) -> int:
+    """Return how many rows only repeat an earlier one."""
+    return sum(is_repeated for _, is_repeated in _rendered(task, source, limit=limit))
+
+
+def _rendered(task: Task, source: Source, *, limit: int | None) -> Iterator[tuple[Question, bool]]:
+    """Yield each row that can be read, and whether the task leaves it out as a repetition."""
     own = (None, task.source.path, task.fewshot.path)
     faults = Faults(task, source.name, is_given=source.path not in own)
-    seen, n_repeated = set[Question](), 0
+    seen, n_found = set[bytes](), 0
     for row in _rows(source):
         try:
             question = render(task, row)
         except DataError as exc:
             faults.add(row, exc)
         else:
-            if task.distinct and _is_known(question, seen):
-                n_repeated += 1
-                continue
-            questions.append(question)
-        if len(questions) + len(faults) == limit:
+            is_repeated = task.distinct and _is_known(question, seen)
+            n_found += not is_repeated
+            yield question, is_repeated
+        if n_found + len(faults) == limit:
             break
-    faults.refuse(len(faults) + len(questions))
-    if not questions:
+    faults.refuse(len(faults) + n_found)
+    if not n_found:
         raise DataError(f"{source.name}: no rows; task {task.name!r} needs at least one")
-    return _Content(questions, n_repeated)
 
 
-def _is_known(question: Question, seen: set[Question]) -> bool:
+def _is_known(question: Question, seen: set[bytes]) -> bool:
     """Note what a row asks, and return whether another one did before."""
-    content = dataclasses.replace(question, where="", id="")
-    if content in seen:
+    content = repr(dataclasses.replace(question, where="", id=""))
+    known = hashlib.blake2b(content.encode(), digest_size=16).digest()
+    if known in seen:
         return True
-    seen.add(content)
+    seen.add(known)
     return False
 
 
-def _check_shots(task: Task, candidates: Iterable[Question]) -> None:
-    """Refuse shots of which it is not known how they are answered well."""
-    for question in candidates if task.protocol in GRADED else ():
-        if not question.shown_answer.strip():
+def _as_shots(task: Task, candidates: Iterable[Question]) -> Iterator[Question]:
+    """Yield the candidates; refuse one of which it is not known how it is answered well."""
+    for question in candidates:
+        if task.protocol in GRADED and not question.shown_answer.strip():
             raise DataError(
                 f"{question.where}: as a shot it has no answer to show; give the task `answer` or "
                 "a reference, or ask without shots"
             )
+        yield question
 
 
-def _check_unique(task: Task, questions: Iterable[Question]) -> None:
-    seen: dict[str, str] = {}
-    for question in questions:
-        first = seen.setdefault(question.id, question.where)
-        if first is not question.where:
-            raise DataError(
-                f"{question.where}: id {question.id!r} is already that of {first}; ids must be "
-                f"unique within task {task.name!r} (its `id` says where they come from)"
-            )
+def _check_unique(task: Task, found: Spool[Question] | Spool[Example]) -> None:
+    repetition = found.first_repetition()
+    if repetition is None:
+        return
+    again, first = repetition
+    raise DataError(
+        f"{found.label(again)}: id {found[again].id!r} is already that of {found.label(first)}; "
+        f"ids must be unique within task {task.name!r} (its `id` says where they come from)"
+    )

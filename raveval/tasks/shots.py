@@ -3,36 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal
 
 from raveval.errors import DataError
+from raveval.spool import Entry, Spool
+from raveval.tasks.question import Question
+
+_SHOTS_AT_HAND = 16384
 
 
-class Drawable(Protocol):
-    """What a shot must tell about itself; equal contexts are duplicates."""
-
-    @property
-    def id(self) -> str:
-        """The example's id."""
-        ...
-
-    @property
-    def context(self) -> str:
-        """The rendered question."""
-        ...
-
-    @property
-    def group(self) -> str | None:
-        """The subject."""
-        ...
-
-
-Shot = TypeVar("Shot", bound=Drawable)
-
-
-class Pool(Generic[Shot]):
+class Pool:
     """Candidates for shots, with `within_group` kept apart by group.
 
     In random order each question is a candidate once. The order `first` keeps the pool as it was
@@ -41,11 +26,13 @@ class Pool(Generic[Shot]):
     `is_apart`: the pool is another set than the examples. Where such a pool has exactly as many
     members as are shown, as MMLU's have, an example that is found among them is shown the others
     alone; in a pool of the examples themselves that would befall every one, and is refused.
+
+    The candidates lie in a file: a pool may be as large as the data.
     """
 
     def __init__(
         self,
-        candidates: Iterable[Shot],
+        candidates: Iterable[Question],
         *,
         within_group: bool,
         order: Literal["random", "first"],
@@ -56,42 +43,57 @@ class Pool(Generic[Shot]):
         self._order = order
         self._name = name
         self._is_apart = is_apart
-        self._members: dict[str | None, list[Shot]] = {}
-        self._places: dict[tuple[str | None, str], list[int]] = {}
-        for shot in candidates:
-            key = self._key(shot)
-            members = self._members.setdefault(key, [])
-            places = self._places.setdefault((key, shot.context), [])
-            if not places or order == "first":
-                places.append(len(members))
-                members.append(shot)
+        self._shots = Spool(Question, (self._entry(shot) for shot in candidates))
+        self._shots.index_keys()
+        self._members: dict[str | None, array[int]] = {}
+        for position, group in self._shots.labels(once_each_key=order == "random"):
+            self._members.setdefault(group, array("q")).append(position)
+        self._shown = lru_cache(_SHOTS_AT_HAND)(self._shots.__getitem__)
 
-    def _key(self, shot: Drawable) -> str | None:
+    def _group(self, shot: Question) -> str | None:
         return shot.group if self._within_group else None
 
-    def draw(self, example: Drawable, n: int, *, seed: int) -> tuple[Shot, ...]:
+    def _entry(self, shot: Question) -> Entry:
+        return Entry(self._key(shot), self._group(shot), shot)
+
+    def _key(self, shot: Question) -> bytes:
+        """Return the digest of a question within its group: equal ones are duplicates."""
+        content = f"{self._group(shot) or ''}\x00{shot.context}".encode()
+        return hashlib.blake2b(content, digest_size=16).digest()
+
+    def _own(self, example: Question, members: array[int]) -> list[int]:
+        """Return where the example's question stands among the members."""
+        found = self._shots.positions(self._key(example))
+        if self._order == "random":
+            found = found[:1]
+        return [bisect_left(members, position) for position in found]
+
+    def draw(self, example: Question, n: int, *, seed: int) -> tuple[Question, ...]:
         """Return `n` shots, neither the example nor one with the same question among them.
 
         Raises:
             DataError: the pool has too few others.
         """
-        key = self._key(example)
-        members = self._members.get(key, [])
-        own = self._places.get((key, example.context), [])
+        group = self._group(example)
+        members = self._members.get(group, array("q"))
+        own = self._own(example, members)
         n_others = len(members) - len(own)
         if self._is_apart and own and len(members) == n:
             n = n_others
         if n_others < n:
-            group = f" of group {key!r}" if self._within_group else ""
+            among = f" of group {group!r}" if self._within_group else ""
             raise DataError(
-                f"{self._name} has {n_others} different questions{group} beside example "
+                f"{self._name} has {n_others} different questions{among} beside example "
                 f"{example.id!r}, but {n} shots are asked for; ask for fewer, or give another pool"
             )
         if self._order == "first":
             others = (place for place in range(len(members)) if place not in own)
-            return tuple(members[place] for place in islice(others, n))
+            return tuple(self._shown(members[place]) for place in islice(others, n))
         places = _sample(n_others, n, key=f"{seed}/shots/{example.id}")
-        return tuple(members[place + 1 if own and place >= own[0] else place] for place in places)
+        return tuple(
+            self._shown(members[place + 1 if own and place >= own[0] else place])
+            for place in places
+        )
 
 
 def _sample(n: int, k: int, *, key: str) -> Iterator[int]:

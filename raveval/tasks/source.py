@@ -67,25 +67,30 @@ def read(path: Path, layout: Layout) -> Iterator[Row]:
         DataError: no such file, an unknown kind of file, or content that is not of its kind.
     """
     number = 0
-    for file in _files(path, layout):
+    for file in files(path, layout):
         for where, columns in _READERS[_format_of(file, layout)](file, layout):
             yield Row(where, number, columns)
             number += 1
 
 
-def _files(path: Path, layout: Layout) -> list[Path]:
+def files(path: Path, layout: Layout) -> list[Path]:
+    """Return the files that `read` reads, in their order.
+
+    Raises:
+        DataError: there are none.
+    """
     if path.is_file():
         return [path]
     if not path.is_dir():
         raise DataError(f"{path}: no such file (looked from {Path.cwd()})")
     inside = sorted(file for file in path.iterdir() if file.is_file())
-    files = [file for file in inside if _suffix(file) in _SUFFIXES]
+    found = [file for file in inside if _suffix(file) in _SUFFIXES]
     if layout.format is not None:
-        files = [file for file in files if _SUFFIXES[_suffix(file)] == layout.format] or inside
-    if not files:
+        found = [file for file in found if _SUFFIXES[_suffix(file)] == layout.format] or inside
+    if not found:
         known = " ".join(_SUFFIXES)
         raise DataError(f"{path}: the folder holds no data file (known endings: {known})")
-    return files
+    return found
 
 
 def _suffix(path: Path) -> str:

@@ -346,7 +346,8 @@ class TestFaults:
             graded(judge={"max_model_len": 300}, evaluate={"on_overlong": "count"})
         )
         (task,) = counted.tasks
-        assert (task.n_overlong, task.n_overlong_verdicts) == (0, 24)
+        lengths = task.content.lengths
+        assert (lengths.n_overlong, lengths.n_overlong_verdicts) == (0, 24)
         assert "24 prompts are too long for the judge" in "\n".join(counted.lines())
 
     @here

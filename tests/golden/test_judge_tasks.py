@@ -26,7 +26,7 @@ from tests.judges import label_of, reply, text_of
 FEEDBACK = "###Feedback:"
 
 
-def load(name: str, path: Path, *, chat: bool = True) -> list[Example]:
+def load(name: str, path: Path, *, chat: bool = True) -> Sequence[Example]:
     task = tasks.load_task(name)
     return tasks.load_examples(task, tasks.Options(path=str(path), chat=chat), seed=7)
 
@@ -69,17 +69,17 @@ def numbers(
 
 
 @pytest.fixture(scope="module")
-def vicuna(shared_data: Path) -> list[Example]:
+def vicuna(shared_data: Path) -> Sequence[Example]:
     return load("vicuna_bench", shared_data / "prometheus" / "vicuna_eval.json")
 
 
 @pytest.fixture(scope="module")
-def pairs(shared_data: Path) -> list[Example]:
+def pairs(shared_data: Path) -> Sequence[Example]:
     return load("hhh_alignment", shared_data / "prometheus" / "hhh_alignment_eval.json")
 
 
 @pytest.fixture(scope="module")
-def llmbar(shared_data: Path) -> list[Example]:
+def llmbar(shared_data: Path) -> Sequence[Example]:
     return load("llmbar", shared_data / "llmbar" / "natural" / "dataset.json")
 
 

@@ -1,6 +1,7 @@
 """Task files of open generation: what the candidate is asked, what its judge goes by, refusals."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def write(folder: Path, rows: list[dict[str, Any]], **keys: Any) -> str:
 
 def load(
     folder: Path, rows: list[dict[str, Any]], options: Options | None = None, **keys: Any
-) -> list[Example]:
+) -> Sequence[Example]:
     task = tasks.load_task(write(folder, rows, **keys))
     return tasks.load_examples(task, options or Options(), seed=3)
 

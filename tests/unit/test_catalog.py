@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -308,7 +309,7 @@ REAL: dict[str, tuple[str, int, dict[int | None, int]]] = {
 }
 
 
-def load(name: str, path: Path, **options: Any) -> list[Example]:
+def load(name: str, path: Path, **options: Any) -> Sequence[Example]:
     return tasks.load_examples(tasks.load_task(name), Options(path=str(path), **options), seed=7)
 
 

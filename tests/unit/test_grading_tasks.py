@@ -324,7 +324,7 @@ INJECTIONS = [
 def make_task(tmp_path: Path) -> Any:
     """Write a task of each protocol whose responses are the injections, and load its examples."""
 
-    def make(protocol: str, *, chat: bool = True) -> tuple[tasks.Task, list[Example]]:
+    def make(protocol: str, *, chat: bool = True) -> tuple[tasks.Task, Sequence[Example]]:
         rows = [
             {"id": str(n), "bad": text, "good": "This is a fine answer."}
             for n, text in enumerate(INJECTIONS)

@@ -587,7 +587,7 @@ class TestPlan:
         plan = self.plan(tmp_path, "demo_qa")
         assert "max_model_len unknown" in plan.lines()[0]
         planned = plan.tasks[0]
-        assert planned.n_overlong == 0
+        assert planned.content.lengths.n_overlong == 0
         assert "127.0.0.1" not in json.dumps(planned.reply), "where it stands moves no number"
 
     def test_a_sampling_that_the_server_cannot_do(self, tmp_path: Path) -> None:

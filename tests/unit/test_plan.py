@@ -13,7 +13,11 @@ from raveval.errors import ConfigError, DataError, MismatchError, ModelError, Re
 from raveval.fingerprint import checkpoint_digest
 from raveval.passes import task_spec
 from raveval.plan import Plan, make_plan, manifest_of
+from raveval.store import RunDirectory
+from raveval.store.examples import StoredExamples
 from tests.checkpoints import write_checkpoint, write_weights
+
+SHORT = {"name": "scripted", "max_model_len": 73}
 
 
 def plan(tmp_path: Path, **changes: Any) -> Plan:
@@ -115,7 +119,7 @@ def test_prompts_that_may_be_cut_are_no_reason_to_refuse(tmp_path: Path) -> None
     (tmp_path / "long.yaml").write_text(body + "may_truncate: true\n")
     (task,) = plan(tmp_path, engine=engine, tasks=[str(tmp_path / "long.yaml")]).tasks
     assert task.settings.may_truncate
-    assert task.n_overlong == 1
+    assert task.content.lengths.n_overlong == 1
 
 
 def test_chat_needs_a_template(tmp_path: Path) -> None:
@@ -176,3 +180,113 @@ def test_a_run_of_something_else_is_refused_with_the_key(tmp_path: Path) -> None
         MismatchError, match=r"num_fewshot of task 'demo_choice' was 0, now it is 1"
     ):
         plan(tmp_path, tasks=other)
+
+
+class TestRemembering:
+    """A plan made of the same as that of a run that is there renders and measures nothing."""
+
+    ROWS = "".join(f'{{"q": "q{n}", "answers": ["{n}"]}}\n' for n in range(20))
+    TASK = (
+        'protocol: question_answering\nsource: {path: rows.jsonl}\nprompt: "{{ q }}A:"\n'
+        "references: answers\n"
+    )
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> Path:
+        (tmp_path / "rows.jsonl").write_text(self.ROWS)
+        (tmp_path / "pool.jsonl").write_text(self.ROWS.replace(': "q', ': "p'))
+        (tmp_path / "quiz.yaml").write_text(self.TASK)
+        return tmp_path
+
+    def made(self, folder: Path, *, entry: Any = None, **changes: Any) -> Plan:
+        pool = str(folder / "pool.jsonl")
+        asked = {"task": str(folder / "quiz.yaml"), "num_fewshot": 2, "fewshot_path": pool}
+        return plan(folder, **{"tasks": [{**asked, **(entry or {})}, "demo_choice"], **changes})
+
+    def begin(self, folder: Path, **changes: Any) -> Plan:
+        """Plan a run and write down what it asks."""
+        planned = self.made(folder, **changes)
+        directory = RunDirectory(folder / "run")
+        for task in planned.tasks:
+            directory.write_examples(task.name, task.examples, digest=task.examples_digest)
+        directory.write_manifest(manifest_of(planned, None, started="now"))
+        return planned
+
+    def is_remembered(self, planned: Plan) -> list[bool]:
+        return [isinstance(task.examples, StoredExamples) for task in planned.tasks]
+
+    def test_the_same_is_planned_from_what_is_written(self, folder: Path) -> None:
+        first = self.begin(folder, on_overlong="count", engine=SHORT)
+        again = self.made(folder, on_overlong="count", engine=SHORT)
+        assert self.is_remembered(first) == [False, False]
+        assert self.is_remembered(again) == [True, True]
+        assert manifest_of(again, None, started="now") == manifest_of(first, None, started="now")
+        assert again.lines() == first.lines()
+        assert "too long" in "".join(again.lines())
+        assert [list(task.examples) for task in again.tasks] == [
+            list(task.examples) for task in first.tasks
+        ]
+
+    @pytest.mark.parametrize(
+        ("file", "old", "new"),
+        [("rows.jsonl", "q7", "q8"), ("pool.jsonl", "p3", "p4"), ("quiz.yaml", "A:", "B:")],
+    )
+    def test_a_changed_file_is_read_again(
+        self, folder: Path, file: str, old: str, new: str
+    ) -> None:
+        first = self.begin(folder)
+        path = folder / file
+        path.write_text(path.read_text().replace(old, new))
+        again = self.made(folder)
+        assert self.is_remembered(again) == [False, True]
+        assert again.tasks[0].reply["examples"] != first.tasks[0].reply["examples"]
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"entry": {"limit": 19}},
+            {"entry": {"num_fewshot": 3}},
+            {"seed": 2},
+            {"chat": True},
+            {"engine": {"name": "scripted", "max_model_len": 4000}},
+            {"on_overlong": "count"},
+        ],
+    )
+    def test_another_setting_is_another_plan(self, folder: Path, change: dict[str, Any]) -> None:
+        self.begin(folder)
+        assert not self.is_remembered(self.made(folder, **change))[0]
+
+    def test_another_tokenizer_measures_anew(self, tmp_path: Path) -> None:
+        model = write_checkpoint(tmp_path / "model")
+        asked = {"engine": "transformers", "tasks": ["demo_qa"], "on_overlong": "count"}
+        settings = {**asked, "model": {"path": str(model)}}
+        self.begin(tmp_path, **settings)
+        assert self.is_remembered(self.made(tmp_path, **settings)) == [True]
+        config = model / "tokenizer_config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "note": "new"}))
+        assert self.is_remembered(self.made(tmp_path, **settings)) == [False]
+
+    def test_other_versions_render_anew(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.begin(folder)
+        monkeypatch.setattr(platform, "python_version", lambda: "3.99")
+        assert self.is_remembered(self.made(folder)) == [False, False]
+
+    def test_examples_that_are_gone_are_rendered_anew(self, folder: Path) -> None:
+        self.begin(folder)
+        (folder / "run" / "examples" / "quiz.parquet").unlink()
+        assert self.is_remembered(self.made(folder)) == [False, True]
+
+    def test_of_a_module_of_ones_own_nobody_knows_what_it_depends_on(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.syspath_prepend(str(folder))
+        (folder / "mylab").mkdir()
+        (folder / "mylab" / "answering.py").write_text(
+            "from raveval.protocols.question_answering import *\n"
+        )
+        path = folder / "quiz.yaml"
+        path.write_text(self.TASK.replace("question_answering", "mylab.answering"))
+        self.begin(folder)
+        assert self.is_remembered(self.made(folder)) == [False, True]

@@ -1,20 +1,20 @@
 """What results say beside the numbers: the first missing examples, how long loading took."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
 from raveval.errors import DataError
 from raveval.evaluate import Stage
-from raveval.reduce import _failures, _load_seconds, _lost_replicas, reduce_task
-from raveval.store import Lost, Receipt, RunDirectory, shards_of
+from raveval.reduce import _load_seconds, _lost_replicas, reduce_task
+from raveval.store import Lost, RunDirectory
 from tests.run_directories import choice, write_run
 
 
-def receipts(path: Path, n_rows: int, shard_size: int) -> tuple[RunDirectory, list[Receipt]]:
+def failures(path: Path) -> Mapping[str, str]:
     directory = RunDirectory(path)
-    found = [directory.read_receipt(shard) for shard in shards_of("t", n_rows, shard_size)]
-    return directory, [receipt for receipt in found if receipt is not None]
+    return reduce_task(directory, "t", directory.manifest()["tasks"]["t"]).failures
 
 
 def test_the_first_of_each_kind_is_named_however_late_it_comes(tmp_path: Path):
@@ -23,7 +23,7 @@ def test_the_first_of_each_kind_is_named_however_late_it_comes(tmp_path: Path):
     rows[41] = {**rows[41], "status": "overlong", "message": "too long, too"}
     rows[59] = choice("q059", True)
     write_run(tmp_path, {"t": rows}, shard_size=7)
-    found = _failures(*receipts(tmp_path, 60, 7))
+    found = failures(tmp_path)
     assert list(found) == [*(f"q{i:03}" for i in range(20)), "q040"]
     assert found["q000"] == "failed: broke"
     assert found["q040"] == "overlong: too long"
@@ -47,7 +47,7 @@ def test_a_lost_doubled_or_foreign_row_is_seen(tmp_path: Path, ids: list[str]):
 
 def test_nothing_is_named_where_nothing_is_missing(tmp_path: Path):
     write_run(tmp_path, {"t": [choice(f"q{i}", i % 2 == 0) for i in range(9)]})
-    assert _failures(*receipts(tmp_path, 9, 7)) == {}
+    assert failures(tmp_path) == {}
 
 
 def test_load_times_are_those_of_all_sessions_candidate_and_judge_apart(tmp_path: Path):

@@ -51,11 +51,43 @@ def test_examples_come_back_unchanged(tmp_path_factory, written) -> None:
 
 
 def test_any_range_of_examples_across_row_groups(tmp_path: Path) -> None:
+    written = [Example(id=str(n)) for n in range(2500)]
+    directory = RunDirectory(tmp_path)
+    directory.write_examples("task", written, digest="d")
+    for start, stop in ((0, 1), (1023, 1025), (1024, 2048), (0, 2500), (2499, 2500)):
+        assert directory.read_examples("task", start, stop) == written[start:stop]
+    stored = directory.stored_examples("task", len(written))
+    assert list(stored) == written
+    assert (stored[1700], stored[-1], stored[2:4]) == (written[1700], written[-1], written[2:4])
+
+
+def test_row_groups_of_any_size_are_read(tmp_path: Path) -> None:
     written = [Example(id=str(n)) for n in range(1000)]
     directory = RunDirectory(tmp_path)
     directory.write_examples("task", written, digest="d")
-    for start, stop in ((0, 1), (255, 257), (256, 512), (0, 1000), (999, 1000)):
-        assert directory.read_examples("task", start, stop) == written[start:stop]
+    path = tmp_path / "examples" / "task.parquet"
+    pq.write_table(pq.read_table(path), path, row_group_size=256)
+    for start, stop in ((255, 257), (256, 512), (999, 1000)):
+        assert RunDirectory(tmp_path).read_examples("task", start, stop) == written[start:stop]
+
+
+def test_the_footer_of_the_examples_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given, whole = [], pq.ParquetFile
+
+    def opened(source: object, *, metadata: object, **options: object) -> pq.ParquetFile:
+        given.append(metadata is not None)
+        return whole(source, metadata=metadata, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", opened)
+    directory = RunDirectory(tmp_path)
+    directory.write_examples("task", [Example(id="a"), Example(id="b")], digest="d")
+    for start in (0, 1, 0):
+        directory.read_examples("task", start, start + 1)
+    directory.write_examples("task", [Example(id="c")], digest="e")
+    assert directory.read_examples("task", 0, 1) == [Example(id="c")]
+    assert given == [False, True, True, False]
 
 
 def test_examples_are_known_by_what_they_are(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from raveval import tasks
 from raveval.errors import ConfigError, DataError, Refused
 from raveval.tasks import Options
+from raveval.tasks.question import Question
 from raveval.tasks.sections import Card, Fewshot, GradingSection, SamplingSection, Source
 from raveval.tasks.shots import Pool
 from raveval.types import Example, Message, Sampling
@@ -50,7 +52,7 @@ def write_task(folder: Path, body: str, rows: list[Any], name: str = "quiz") -> 
 
 def examples_of(
     folder: Path, body: str, rows: list[Any], *, seed: int = 0, **options: Any
-) -> list[Example]:
+) -> Sequence[Example]:
     task = tasks.load_task(str(write_task(folder, body, rows)))
     return tasks.load_examples(task, Options(**options), seed=seed)
 
@@ -491,16 +493,7 @@ def test_shots_come_from_the_examples_own_group(tmp_path: Path) -> None:
 @given(st.integers(2, 30), st.data())
 def test_drawing_is_without_replacement_and_uses_the_whole_pool(n: int, data: Any) -> None:
     k = data.draw(st.integers(1, n - 1))
-    questions = [Example(id=str(i)) for i in range(n)]
-
-    class Candidate:
-        group = None
-
-        def __init__(self, example: Example) -> None:
-            self.id = example.id
-            self.context = f"q{example.id}"
-
-    candidates = [Candidate(example) for example in questions]
+    candidates = [Question(where="", id=str(i), context=f"q{i}") for i in range(n)]
     pool = Pool(candidates, within_group=False, order="random", name="pool")
     drawn = pool.draw(candidates[0], k, seed=data.draw(st.integers(0, 2**63)))
     assert len({shot.id for shot in drawn}) == k
