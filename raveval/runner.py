@@ -14,6 +14,7 @@ from raveval import passes, pipeline, report
 from raveval.config import RunConfig, load_config
 from raveval.errors import DataError, MismatchError, RavevalError
 from raveval.fingerprint import first_difference, plain
+from raveval.finishing import finish, still_finished
 from raveval.models import ChosenModel, choose
 from raveval.passes import HeldRun, score_stored, task_spec
 from raveval.plan import (
@@ -25,7 +26,6 @@ from raveval.plan import (
     score_inputs,
 )
 from raveval.plan.reuse import take_over
-from raveval.reduce import reduce_run
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Results, Shard
 
@@ -184,11 +184,15 @@ def _reopened(directory: str | Path, judges: dict[str, ChosenModel], say: Say) -
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A run whose directory is held: what it is, and the shards that are not done."""
+    """A run whose directory is held: what it is, and the shards that are not done.
+
+    `results` are those of a run that was finished before, and that nothing has touched since.
+    """
 
     run: HeldRun
     manifest: dict[str, Any]
     missing: Sequence[Shard]
+    results: Results | None = None
 
 
 @contextlib.contextmanager
@@ -201,8 +205,17 @@ def _begun(config: Config, say: Say) -> Iterator[_Begun]:
         # Another driver may have been at work between the plan and the lock.
         sizes = reconcile(directory, planned.tasks, planned.shard_sizes)
         planned = dataclasses.replace(planned, shard_sizes=sizes)
-        manifest = _prepare(directory, planned)
+        manifest = manifest_of(planned, directory.read_manifest(), started=_now())
         shards = planned.shards()
+        specs = {name: task_spec(entry) for name, entry in manifest["tasks"].items()}
+        run = HeldRun(directory, specs, shards, checked.run, planned.model, planned.judge)
+        if not checked.run.retry_failed:
+            results = still_finished(directory, manifest, shards)
+            if results is not None:
+                say(f"all {len(shards)} shards are done, and the results written")
+                yield _Begun(run, manifest, [], results)
+                return
+        _prepare(directory, planned, manifest)
         if checked.run.answers_from is not None:
             wanted = {task.name: task.reply_fingerprint for task in planned.tasks}
             take_over(checked.run.answers_from, directory, wanted, shards, say=say)
@@ -213,8 +226,6 @@ def _begun(config: Config, say: Say) -> Iterator[_Begun]:
         missing = score_stored(directory, unscored, manifest, say)
         if len(missing) < len(shards):
             say(f"{len(shards) - len(missing)} of {len(shards)} shards are done already")
-        specs = {name: task_spec(entry) for name, entry in manifest["tasks"].items()}
-        run = HeldRun(directory, specs, shards, checked.run, planned.model, planned.judge)
         yield _Begun(run, manifest, missing)
 
 
@@ -237,24 +248,22 @@ def _unscored(
     return [shard for shard, receipt in zip(shards, found, strict=True) if receipt is None]
 
 
-def _prepare(directory: RunDirectory, planned: Plan) -> dict[str, Any]:
+def _prepare(directory: RunDirectory, planned: Plan, manifest: Mapping[str, Any]) -> None:
     """Commit what is asked and by what, before anything is asked."""
-    earlier = directory.read_manifest()
-    manifest = manifest_of(planned, earlier, started=_now())
     for task in planned.tasks:
         digest = task.examples_digest
         if not directory.has_examples(task.name, digest=digest):
             directory.write_examples(task.name, task.examples, digest=digest)
     directory.write_manifest(manifest)
-    return manifest
 
 
 def _finished(work: _Begun) -> Results:
-    """Write the results, then that the run is finished: who reads the one finds the other."""
-    work.manifest["finished"] = _now()
-    results = _write_results(work.run.directory, work.manifest)
-    work.run.directory.write_manifest(work.manifest)
-    work.run.directory.tidy()
+    """Write the results of a run, or return those that are written."""
+    if work.results is not None:
+        return work.results
+    directory = work.run.directory
+    results = finish(directory, work.manifest, work.run.shards, when=_now())
+    directory.tidy()
     return results
 
 
@@ -278,6 +287,9 @@ def is_done(config: Config, *, say: Say = _silent) -> bool:
         for task in planned.tasks
     }
     shards = planned.shards()
+    manifest = manifest_of(planned, directory.read_manifest(), started=_now())
+    if not checked.run.retry_failed and still_finished(directory, manifest, shards) is not None:
+        return True
     if checked.run.retry_failed and any(directory.over(shards, directory.may_be_asked_again)):
         return False
     return results.fingerprints == wanted and all(
@@ -322,6 +334,7 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
                 entry["reply"], entry.get("verdict"), entry["score"]
             )
         finished = manifest.pop("finished", None)
+        manifest.pop("seal", None)
         run_directory.write_manifest(manifest)
         shards = _shards(manifest)
         unanswered = score_stored(run_directory, shards, manifest, say)
@@ -331,10 +344,7 @@ def rescore(directory: str | Path, *, say: Say = _silent) -> Results:
                 "or no verdicts on them; run the run to its end first"
             )
         say(f"{len(shards)} shards scored again")
-        manifest["finished"] = finished
-        results = _write_results(run_directory, manifest)
-        run_directory.write_manifest(manifest)
-        return results
+        return finish(run_directory, manifest, shards, when=finished)
 
 
 def load_results(directory: str | Path) -> Results:
@@ -354,14 +364,6 @@ def load_results(directory: str | Path) -> Results:
             "how far the run is"
         ) from None
     return report.from_json(text)
-
-
-def _write_results(directory: RunDirectory, manifest: Mapping[str, Any]) -> Results:
-    results = reduce_run(directory, manifest)
-    directory.write_text("results.json", report.to_json(results))
-    directory.write_text("report.md", report.to_markdown(results))
-    directory.write_text("report.html", report.to_html(results))
-    return results
 
 
 def _now() -> str:

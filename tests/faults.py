@@ -205,7 +205,7 @@ FAULTS = (
         "looking up what is done already takes minutes",
         (
             "unit/test_store.py::test_what_is_done_is_known_without_reading_a_row",
-            "end_to_end/test_run.py::TestResume::test_a_finished_run_loads_nothing",
+            "end_to_end/test_run.py::TestResume::test_a_finished_run_loads_nothing_and_writes_nothing",
         ),
         left_open=(
             "A run that goes on reads and renders its examples again, about 0.1 ms each: minutes "
@@ -549,7 +549,7 @@ FAULTS = (
         *("J", 63, "lm-eval#2140, lm-eval#2533, lm-eval#2548"),
         "a finished run crashes when it is resumed, or one of other ranks starts anew",
         (
-            "end_to_end/test_run.py::TestResume::test_a_finished_run_loads_nothing",
+            "end_to_end/test_run.py::TestResume::test_a_finished_run_loads_nothing_and_writes_nothing",
             "end_to_end/test_run.py::TestResume::test_after_the_driver_is_killed",
         ),
     ),

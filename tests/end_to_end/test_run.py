@@ -94,12 +94,17 @@ class TestResume:
         assert not any("replica" in line for line in heard), "a model was loaded for nothing"
         assert numbers(tmp_path / "run") == expected
 
-    def test_a_finished_run_loads_nothing(self, config: MakeConfig) -> None:
+    def test_a_finished_run_loads_nothing_and_writes_nothing(
+        self, config: MakeConfig, tmp_path: Path
+    ) -> None:
         settings = config()
-        raveval.run(settings)
+        results = raveval.run(settings)
+        files = [file for file in (tmp_path / "run").rglob("*") if file.name != ".lock"]
+        before = {file: file.stat().st_mtime_ns for file in files}
         heard: list[str] = []
-        raveval.run(settings, say=heard.append)
+        assert raveval.run(settings, say=heard.append) == results
         assert not any("replica" in line for line in heard)
+        assert {file: file.stat().st_mtime_ns for file in files} == before
 
     @pytest.mark.parametrize("half", [True, False])
     @pytest.mark.parametrize("layer", ["replies", "states", "records"])
