@@ -179,8 +179,11 @@ class Chaos:
         living = []
         for report in sorted((self._output / "workers").glob("*.json")):
             with contextlib.suppress(psutil.NoSuchProcess, OSError, ValueError):
-                process = psutil.Process(json.loads(report.read_text())["process"])
-                if "ray::" in process.name() or any("ray::" in w for w in process.cmdline()[:1]):
+                content = json.loads(report.read_text())
+                process = psutil.Process(content["process"])
+                is_ray = "ray::" in process.name()
+                is_ray = is_ray or any("ray::" in word for word in process.cmdline()[:1])
+                if is_ray and "loaded" in content:
                     living.append(process)
         return self._rng.choice(living) if living else None
 
