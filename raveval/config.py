@@ -22,19 +22,17 @@ from pydantic import (
 
 from raveval import registry
 from raveval.errors import ConfigError, nearest
+from raveval.paths import NAME_PATTERN, exists, path_of
 from raveval.store.places import checked_place, is_url
-from raveval.strict_yaml import Strict, read_yaml, validate
+from raveval.strict_yaml import PathText, Strict, read_yaml, validate
 from raveval.tasks.sections import SamplingSection
 from raveval.types import AdapterRef, ModelRef
-
-NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,79}$"
-"""Names become folders of the run directory: no separators, no leading dot, bounded length."""
 
 
 class AdapterConfig(Strict):
     """A LoRA adapter of the model: a local directory (`path`) or a hub id (`id`, `revision`)."""
 
-    path: str | None = None
+    path: PathText | None = None
     id: str | None = None
     revision: str | None = None
 
@@ -62,7 +60,7 @@ def _check_place(place: str, *, revision: str | None, is_on_hub: bool) -> None:
 
 
 def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).expanduser().absolute())
+    return None if path is None else str(path_of(path).absolute())
 
 
 def _adapter_shorthand(value: Any) -> Any:
@@ -78,7 +76,7 @@ class ModelConfig(Strict):
     `adapter` is a LoRA adapter that the model is evaluated with.
     """
 
-    path: str | None = None
+    path: PathText | None = None
     id: str | None = None
     demo: bool = False
     revision: str | None = None
@@ -128,11 +126,11 @@ class TaskConfig(Strict):
 
     task: str
     name: str | None = Field(default=None, pattern=NAME_PATTERN)
-    path: str | None = None
+    path: PathText | None = None
     split: str | None = None
     limit: int | None = Field(default=None, ge=1)
     num_fewshot: int | None = Field(default=None, ge=0)
-    fewshot_path: str | None = None
+    fewshot_path: PathText | None = None
     sampling: SamplingSection | None = None
     judge_sampling: SamplingSection | None = None
     metrics: list[str] | None = Field(default=None, min_length=1)
@@ -178,7 +176,7 @@ class EvaluateConfig(Strict):
     tasks: list[TaskConfig] = Field(min_length=1)
     engine: Annotated[EngineConfig, BeforeValidator(_engine_shorthand)] = EngineConfig(name="vllm")
     judge: JudgeConfig | None = None
-    baseline: str | None = None
+    baseline: PathText | None = None
     seed: int = Field(default=1234, ge=0, lt=2**63)
     chat: bool | None = None
     system_prompt: str | None = None
@@ -223,7 +221,7 @@ class RunSection(Strict):
     longest request under way may take at `slowest_tokens_per_second`.
     """
 
-    output: str
+    output: PathText
     replicas: int = Field(default=1, ge=1)
     cpus_per_replica: float | None = Field(default=None, gt=0)
     gpus_per_replica: float | None = Field(default=None, ge=0)
@@ -234,7 +232,7 @@ class RunSection(Strict):
     retry_failed: bool = False
     address: str | None = None
     judge: JudgePlacement = JudgePlacement()
-    answers_from: str | None = None
+    answers_from: PathText | None = None
     autoscaling: bool = False
 
     @model_validator(mode="after")
@@ -321,7 +319,12 @@ def model_source(model: str) -> dict[str, Any]:
 
 def looks_local(model: str) -> bool:
     """Whether a model name means a directory: one that exists, or is written like a path."""
-    return model.startswith(("/", "./", "../", "~")) or Path(model).expanduser().exists()
+    if model.startswith(("/", "./", "../", "~")):
+        return True
+    try:
+        return exists(path_of(model))
+    except ConfigError:
+        return False
 
 
 _OF_THE_MODEL = "an adapter is a part of the model; set evaluate.model.adapter instead"

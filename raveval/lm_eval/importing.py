@@ -28,6 +28,7 @@ from raveval.lm_eval.reading import ResultsFile
 from raveval.lm_eval.records import Converted, Missing, NoRecordsError, convert
 from raveval.lm_eval.sample_lines import Sample, read_samples
 from raveval.lm_eval.terms import LM_EVAL_WORDS
+from raveval.paths import is_name
 from raveval.protocols import TaskSettings
 from raveval.reduce import reduce_task
 from raveval.store import LAYOUT, Receipt, RunDirectory, shards_of
@@ -40,7 +41,6 @@ PROTOCOL = "lm_eval"
 _MACRO = "macro_"
 """Begins the names of means over groups in raveval's own files."""
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Task names that may become a path; the others come from a file that anybody may have written."""
 
 _SHARD_SIZE = 4096
@@ -212,8 +212,10 @@ def _task(
 
 
 def _converted(file: ResultsFile, name: str, samples: Sequence[Sample]) -> Converted:
-    if not _FILE_NAME.fullmatch(name):
-        raise NoRecordsError("its name is none for a file: letters, digits, '_', '-', '.' only")
+    if not is_name(name):
+        raise NoRecordsError(
+            "its name is none for a file: at most 80 letters, digits, '_', '-' and '.'"
+        )
     ours = file.ours(name)
     missing = [Missing(id, row) for id, row in reading.mapping(ours.get("missing")).items()]
     delimiter = file.task_config(name).get("target_delimiter")

@@ -21,6 +21,7 @@ _ALONE = re.compile(rf"(?<![A-Za-z0-9.]){_COUNT}(?![A-Za-z0-9])")
 _NUMBER = re.compile(r"(?P<number>\d+)(?P<unit>)(?!\d|[bB](?![A-Za-z]))")
 _SIZE = re.compile(r"(?<![A-Za-z0-9.])(?P<number>\d+(?:\.\d+)?)(?P<unit>[mMbB])(?![A-Za-z0-9])")
 _SIZES = {"m": 1e6, "b": 1e9}
+_MAX_DIGITS = 15
 _FACTORS = {"k": 1_000, "K": 1_000, "M": 1_000_000}
 
 
@@ -91,7 +92,10 @@ def size_of(name: str) -> float:
     return float(match["number"]) * _SIZES[match["unit"].lower()] if match else 0.0
 
 
-def _steps(match: re.Match[str]) -> int:
+def _steps(match: re.Match[str]) -> int | None:
+    """Return the step that is meant; a number of very many digits is none."""
+    if len(match["number"]) > _MAX_DIGITS:
+        return None
     if match["unit"]:
         return round(float(match["number"]) * _FACTORS[match["unit"]])
     return int(match["number"])

@@ -14,7 +14,6 @@ there.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from raveval.comparison import ALPHA
-from raveval.config import NAME_PATTERN, RunConfig, load_config, model_source
+from raveval.config import RunConfig, load_config, model_source
 from raveval.errors import ConfigError, nearest
 from raveval.evaluate import graded, load_protocol
+from raveval.paths import NAME_PATTERN, is_name
 from raveval.store.places import is_url
-from raveval.strict_yaml import Strict, read_yaml, validate
+from raveval.strict_yaml import PathText, Strict, read_yaml, validate
 from raveval.sweep.checkpoints import Checkpoint, found, in_order, step_of
 from raveval.tasks import load_task
 
@@ -40,7 +40,7 @@ _KEPT_OF_BASE = ("dtype", "max_model_len")
 class CheckpointEntry(Strict):
     """One checkpoint: a directory or a hub id, and its step where the name does not say it."""
 
-    path: str | None = None
+    path: PathText | None = None
     id: str | None = None
     revision: str | None = None
     name: str | None = Field(default=None, pattern=NAME_PATTERN)
@@ -56,7 +56,7 @@ class CheckpointEntry(Strict):
 class CheckpointsSection(Strict):
     """Which checkpoints, and in which order they are evaluated."""
 
-    pattern: str | None = None
+    pattern: PathText | None = None
     entries: list[CheckpointEntry] | None = Field(default=None, min_length=1, alias="list")
     revisions: list[str] | None = Field(default=None, min_length=1)
     order: Literal["numeric", "bisecting"] = "numeric"
@@ -90,7 +90,7 @@ class StopSection(Strict):
 class SweepSection(Strict):
     """A sweep as its file says it."""
 
-    base: str | dict[str, Any]
+    base: PathText | dict[str, Any]
     checkpoints: CheckpointsSection
     parallel: int = Field(default=2, ge=1)
     watch: bool = False
@@ -162,10 +162,10 @@ class SweepConfig:
         seen = dict(known or {})
         good, faults = list[Checkpoint](), list[str]()
         for each in self._found():
-            if not re.match(NAME_PATTERN, each.name) or each.name in RESERVED:
+            if not is_name(each.name) or each.name in RESERVED:
                 faults.append(
-                    f"checkpoints: {each.name!r} cannot be the name of a run; list it with a "
-                    "`name` of letters, digits, '_', '-' and '.'"
+                    f"checkpoints: {each.name!r:.120} cannot be the name of a run; list it with a "
+                    "`name` of at most 80 letters, digits, '_', '-' and '.'"
                 )
             elif seen.setdefault(each.name, each).real_place != each.real_place:
                 faults.append(
@@ -233,8 +233,12 @@ def load_sweep(source: str | Path | Mapping[str, Any], **overrides: object) -> S
             f"{base_name}: run.answers_from: holds the answers of one model, and a sweep asks "
             "several; leave it out, or evaluate that checkpoint by `raveval run`"
         )
-    model = evaluate.get("model", {})
+    model = evaluate.get("model") or {}
     model = model_source(model) if isinstance(model, str) else model
+    if not isinstance(model, Mapping):
+        raise ConfigError(
+            f"{base_name}: evaluate.model: expected a name, or keys as path and dtype"
+        )
     if model.get("adapter") is not None:
         raise ConfigError(
             f"{base_name}: evaluate.model.adapter: the checkpoints of a sweep are whole models; "

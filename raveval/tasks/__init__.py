@@ -121,7 +121,6 @@ scored as they stand, also in a run that is a chat.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,6 +128,7 @@ from typing import Any
 
 from raveval import judging
 from raveval.errors import ConfigError, nearest
+from raveval.paths import is_name
 from raveval.spool import Spool
 from raveval.strict_yaml import read_yaml, validate
 from raveval.tasks.sections import SamplingSection
@@ -153,8 +153,6 @@ __all__ = [
 ]
 
 CATALOG = Path(__file__).parent / "catalog"
-
-_TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
 _OTHER_NAMES = {
     "task": "the file's name is the task's name",
@@ -228,9 +226,9 @@ def _read(path: Path) -> Task:
     for key in content:
         if key in _OTHER_NAMES:
             raise ConfigError(f"{path}: {key}: unknown key; {_OTHER_NAMES[key]}")
-    if not _TASK_NAME.fullmatch(path.stem):
+    if not is_name(path.stem):
         raise ConfigError(
-            f"{path}: the file's name is the task's name: letters, digits, '_', '-', '.' only"
+            f"{path}: the file's name is the task's name: at most 80 letters, digits, '_', '-', '.'"
         )
     _read_rubric_file(content, path)
     for section in ("source", "fewshot"):
@@ -244,7 +242,10 @@ def _read_rubric_file(content: dict[str, Any], path: Path) -> None:
     """Put the texts of a rubric file where the task names one; braces in them mean themselves."""
     grading = content.get("grading")
     if isinstance(grading, dict) and isinstance(grading.get("rubric"), str):
-        texts = judging.read_rubric(path.parent / grading["rubric"]).content()
+        try:
+            texts = judging.read_rubric(path.parent / grading["rubric"]).content()
+        except ConfigError as exc:
+            raise ConfigError(f"{path}: grading.rubric: {exc}") from exc
         literal = {key: f"{{% raw %}}{text}{{% endraw %}}" for key, text in texts.items()}
         content["grading"] = {**grading, "rubric": literal}
 

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from raveval import templates
 from raveval.errors import ConfigError
 from raveval.protocols import Grading
-from raveval.strict_yaml import Strict
+from raveval.strict_yaml import PathText, Strict
 from raveval.tasks.source import Documents, Format
 from raveval.types import Sampling
 
@@ -53,7 +53,7 @@ class Card(Strict):
 class Source(Strict):
     """Where the rows are."""
 
-    path: str | None = None
+    path: PathText | None = None
     hub: str | None = None
     fetch: Annotated[str, Field(min_length=1)] | None = None
     config: str | None = None
@@ -86,7 +86,7 @@ class Fewshot(Strict):
 
     num: Annotated[int, Field(ge=0)] = 0
     split: str | None = None
-    path: str | None = None
+    path: PathText | None = None
     order: Literal["random", "first"] = "random"
     within_group: bool = False
     separator: str = "\n\n"

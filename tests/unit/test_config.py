@@ -14,12 +14,13 @@ BASE: dict[str, Any] = {
     "evaluate": {"model": {"id": "org/model"}, "tasks": ["arc_easy"]},
     "run": {"output": "runs/x"},
 }
+OF_RUN = ("replicas", "output", "shard_size", "answers_from", "deadline_seconds")
 
 
 def changed(**changes: Any) -> dict[str, Any]:
     content = copy.deepcopy(BASE)
     for key, value in changes.items():
-        section = content["run" if key in ("replicas", "output", "shard_size") else "evaluate"]
+        section = content["run" if key in OF_RUN else "evaluate"]
         section[key] = value
     return content
 
@@ -85,6 +86,93 @@ def test_a_file_that_is_no_config(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(ConfigError, match=r"run\.yaml"):
         load_config(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("seed: !!int x", "'x' cannot be read as int"),
+        ("seed: 2001-99-99", "'2001-99-99' cannot be read as timestamp"),
+        ("seed: !!timestamp now", "cannot be read as timestamp"),
+        ("seed: !!bool maybe", "cannot be read as bool"),
+        ("seed: !!set 0", "not valid YAML"),
+        (f"seed: {'9' * 5000}", "cannot be read as int"),
+        ("[" * 3000, "nested too deeply"),
+        ("a: &a [*a]", "an alias inside what it is for"),
+        ('seed: "\\ud800"', "half of a surrogate pair"),
+    ],
+)
+def test_yaml_that_its_own_library_stumbles_over(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match=rf"run\.yaml: .*{words}"):
+        load_config(path)
+
+
+@pytest.mark.parametrize("value", ["[{}]", "{{<<: [{}]}}"])
+def test_aliases_cannot_make_a_short_file_a_large_one(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "run.yaml"
+    aliases = [", ".join([f"*a{n}"] * 10) for n in range(11)]
+    lines = [
+        "a0: &a0 {x: 1}",
+        *(f"a{n}: &a{n} {value.format(a)}" for n, a in enumerate(aliases, 1)),
+    ]
+    path.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=r"too large with its aliases.*line 7"):
+        load_config(path)
+
+
+def test_what_an_alias_merges_in_is_replaced_by_what_stands_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "evaluate:\n"
+        "  model: demo\n"
+        "  tasks:\n"
+        "    - &base {task: arc_easy, limit: 5}\n"
+        "    - {<<: *base, name: short, limit: 2}\n"
+        "run: {output: out}\n"
+    )
+    first, second = load_config(path).evaluate.tasks
+    assert (first.task, first.limit) == ("arc_easy", 5)
+    assert (second.task, second.limit, second.name) == ("arc_easy", 2, "short")
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("a\x00b", "NUL character"),
+        ("x/" + "é" * 128, "256 in one name"),
+        ("a/" * 3000, "6000 bytes"),
+        ("~nobody-of-that-name/x", "nobody of that name"),
+    ],
+)
+@pytest.mark.parametrize("key", ["output", "answers_from", "baseline", "model", "task"])
+def test_what_can_be_no_path_is_refused_by_its_key(key: str, value: str, words: str) -> None:
+    given = {"model": {"path": value}, "task": [{"task": "squad", "path": value}]}
+    change = {"tasks" if key == "task" else key: given.get(key, value)}
+    with pytest.raises(ConfigError, match=rf"{key}.*: .*{words}"):
+        load_config(changed(**change))
+
+
+def test_a_name_too_long_for_a_path_is_no_local_model() -> None:
+    assert load_config(changed(model="m" * 300)).evaluate.model.id == "m" * 300
+
+
+def test_content_in_memory_that_can_be_written_nowhere_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"evaluate\.model\.id: half of a surrogate pair"):
+        load_config(changed(model={"id": "a\ud800"}))
+    with pytest.raises(ConfigError, match=r"evaluate\.tasks\.0.*half of a surrogate pair"):
+        load_config(changed(tasks=[{"\udfff": 1}]))
+    itself: dict[str, Any] = {}
+    itself["itself"] = itself
+    with pytest.raises(ConfigError, match=r"evaluate\.engine\.itself.*nested too deeply"):
+        load_config(changed(engine=itself))
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_numbers_of_a_config_are_finite(value: float) -> None:
+    with pytest.raises(ConfigError, match=r"run\.deadline_seconds: .*finite"):
+        load_config(changed(deadline_seconds=value))
 
 
 def test_a_file_that_is_not_there() -> None:

@@ -223,6 +223,25 @@ class TestConfig:
         with pytest.raises(ConfigError, match=r"evaluate\.model\.adapter: .*whole models"):
             load_sweep(asked)
 
+    @pytest.mark.parametrize("name", ["step_1\n", "s" * 81, "..", "step 1"])
+    def test_a_name_that_no_run_can_have_is_refused(self, tmp_path: Path, name: str) -> None:
+        listed = content(tmp_path, checkpoints={"list": [{"id": "org/m", "revision": name}]})
+        with pytest.raises(ConfigError, match="cannot be the name of a run"):
+            load_sweep(listed).checkpoints()
+
+    def test_a_number_of_thousands_of_digits_is_no_step(self) -> None:
+        assert step_of(f"step_{'9' * 5000}") is None
+        assert step_of(f"{'9' * 400}M") is None
+
+    @pytest.mark.parametrize("model", [[1], 3, True])
+    def test_a_model_of_the_base_that_is_none_is_refused(self, tmp_path: Path, model: Any) -> None:
+        asked = content(tmp_path)
+        asked["base"]["evaluate"]["model"] = model
+        with pytest.raises(ConfigError, match=r"base: evaluate\.model: expected"):
+            load_sweep(asked)
+        asked["base"]["evaluate"]["model"] = None
+        assert load_sweep(asked).model == {}
+
     def test_an_object_store_holds_no_sweep(self, tmp_path: Path) -> None:
         asked = content(tmp_path)
         asked["base"]["run"]["output"] = "s3://bucket/sweep"

@@ -99,6 +99,20 @@ def test_an_unknown_task_gets_the_nearest_names() -> None:
         tasks.load_task("no/such/task.yaml")
 
 
+@pytest.mark.parametrize("name", ["x" * 81, ".hidden", "q z", "é" * 40])
+def test_a_task_is_named_as_files_can_be(tmp_path: Path, name: str) -> None:
+    path = write_task(tmp_path, CHOICE, choice_rows(1), name=name)
+    with pytest.raises(ConfigError, match="the file's name is the task's name: at most 80"):
+        tasks.load_task(str(path))
+
+
+def test_a_rubric_that_can_be_no_file_is_refused_by_the_task_files_key(tmp_path: Path) -> None:
+    body = 'protocol: absolute_grading\nsource: {path: x}\ngrading: {rubric: "a\\0"}\n'
+    path = write_task(tmp_path, body, [])
+    with pytest.raises(ConfigError, match=r"quiz\.yaml: grading\.rubric: .*NUL"):
+        tasks.load_task(str(path))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
