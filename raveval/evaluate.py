@@ -12,7 +12,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any, cast
 
@@ -170,10 +170,10 @@ async def _question(
         except EngineDied:
             raise
         except Exception as exc:  # noqa: BLE001 - one question's fault must not cost the others
-            return Failure(Status.FAILED, f"{type(exc).__name__}: {exc}")
+            return _broken(exc)
         if not isinstance(reply, _REPLIES):
             return Failure(Status.FAILED, f"the engine replied with {type(reply).__name__}")
-        return reply
+        return _storable(reply)
 
     async def one(index: int) -> Answers:
         try:
@@ -181,7 +181,7 @@ async def _question(
         except EngineDied:
             raise
         except Exception as exc:  # noqa: BLE001 - one example's fault must not end the shard
-            return (Failure(Status.FAILED, f"{type(exc).__name__}: {exc}"),)
+            return (_broken(exc),)
 
     # A task group would hide EngineDied in an exception group; the first one raised is enough.
     asked = [asyncio.ensure_future(one(index)) for index in range(n_examples)]
@@ -190,6 +190,26 @@ async def _question(
     finally:
         for each in asked:
             each.cancel()
+
+
+def _broken(exc: Exception) -> Failure:
+    return Failure(Status.FAILED, _text(f"{type(exc).__name__}: {exc}"))
+
+
+def _storable(reply: Reply) -> Reply:
+    """Return a reply whose texts can be written: a server may cut an emoji's escapes in two."""
+    if isinstance(reply, Completion):
+        return replace(reply, text=_text(reply.text))
+    return replace(reply, message=_text(reply.message)) if isinstance(reply, Failure) else reply
+
+
+def _text(said: str) -> str:
+    r"""Return a text with U+FFFD for each half of a surrogate pair that stands alone.
+
+    >>> _text("a\ud83d"), _text("\ud83d\ude00") == "\U0001f600"
+    ('a\ufffd', True)
+    """
+    return said.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def replies_table(examples: Sequence[Example], answers: Sequence[Answers]) -> pa.Table:

@@ -147,6 +147,7 @@ def _csv_rows(results: Results) -> Iterator[dict[str, Any]]:
         whole_task = ("n_scored", "n_attempted")
         shared = {key: value for key, value in shared.items() if key not in whole_task}
         for group, metrics in task.groups.items():
+            group = group.replace("\r", "\n")  # which csv quotes, and the other one it does not
             for metric, estimate in metrics.items():
                 yield {**shared, "group": group, "metric": metric, **_estimate_content(estimate)}
 

@@ -98,6 +98,21 @@ def test_one_fault_costs_one_example() -> None:
     assert states.n_rows == 6
 
 
+def test_half_an_emoji_is_marked_and_costs_nothing() -> None:
+    async def cut(request):
+        if request.key == "1":
+            raise ValueError("\udfff")
+        if request.key == "2":
+            return Failure(Status.FAILED, "\ud83d")
+        return Completion("so \ud83d", "stop", 1, 1)
+
+    answers = ask(EXAMPLES, cut, QUESTION)
+    assert read_replies(replies_table(EXAMPLES, answers), EXAMPLES) == answers
+    assert answers[0] == (Completion("so \ufffd", "stop", 1, 1),)
+    assert answers[1] == (Failure(Status.FAILED, "ValueError: \ufffd"),)
+    assert answers[2] == (Failure(Status.FAILED, "\ufffd"),)
+
+
 def test_a_reply_that_does_not_fit_costs_one_example() -> None:
     async def short(request):
         reply = default_reply(request)

@@ -444,6 +444,16 @@ class TestMarkdown:
         assert "| all | 1007 | 22 | 4.5 |" in text
         assert "- started: 2026-01-01" in text
 
+    def test_a_group_of_any_name_is_one_cell_of_csv(self):
+        names = ["a\rb", "a\nb", 'a"b', "a,b", "\r\n"]
+        task = dataclasses.replace(
+            example_results().tasks["arc_easy"],
+            groups={name: {"accuracy": Estimate(0.5, "fraction", 10)} for name in names},
+        )
+        sheet = report.to_csv(example_results(tasks={"t": task}))
+        found = [row["group"] for row in csv.DictReader(io.StringIO(sheet)) if row["group"]]
+        assert found == ["a\nb", "a\nb", 'a"b', "a,b", "\n\n"]
+
     def test_says_in_every_form_why_a_number_has_no_interval(self):
         alone = Estimate(0.5, "fraction", 10, no_interval="one cluster")
         task = dataclasses.replace(
