@@ -196,7 +196,21 @@ def _earlier_records(directory: RunDirectory, shard: Shard) -> pa.Table | None:
 
 
 def task_spec(entry: Mapping[str, Any]) -> TaskSpec:
-    """Return what workers need of a task's entry in run.json."""
+    """Return what workers need of a task's entry in run.json.
+
+    Raises:
+        DataError: the entry is none that raveval writes.
+    """
+    try:
+        return _task_spec(entry)
+    except (LookupError, TypeError, ValueError) as exc:
+        raise DataError(
+            f"run.json: the settings of a task are not what raveval writes there ({exc}); the same "
+            "run again writes them anew"
+        ) from exc
+
+
+def _task_spec(entry: Mapping[str, Any]) -> TaskSpec:
     settings = dict(entry["settings"])
     judge_sampling = settings.pop("judge_sampling", None)
     return TaskSpec(

@@ -363,7 +363,10 @@ def load_results(directory: str | Path) -> Results:
             f"{run_directory.path}/results.json: no such file; `raveval status {directory}` says "
             "how far the run is"
         ) from None
-    return report.from_json(text)
+    try:
+        return report.from_json(text)
+    except DataError as exc:
+        raise DataError(f"{run_directory.path}/{exc}") from exc
 
 
 def _now() -> str:

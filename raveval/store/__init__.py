@@ -32,7 +32,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from raveval.errors import DataError, StoreError
-from raveval.evaluate import ShardStates, Stage
+from raveval.evaluate import Stage
+from raveval.store.contents import attempt_from, manifest_fault, receipt_from
 from raveval.store.examples import (
     EXAMPLE_COLUMNS,
     READ_AT_ONCE,
@@ -42,7 +43,7 @@ from raveval.store.examples import (
 )
 from raveval.store.replicas import Lost, ReplicaNotes
 from raveval.store.shards import Attempt, Receipt, Replies, shards_of
-from raveval.types import Example, Shard, Status, Usage
+from raveval.types import Example, Shard, Status
 
 __all__ = ["LAYOUT", "Attempt", "Lost", "Receipt", "Replies", "RunDirectory", "shards_of"]
 
@@ -50,6 +51,9 @@ _LAYER_OF = {Stage.ANSWER: "replies", Stage.GRADE: "verdicts"}
 _ASKED_AGAIN = (str(Status.FAILED), str(Status.QUARANTINED))
 _DIGEST = b"raveval.examples"
 _ORIGIN = b"raveval.origin"
+_NOT_OURS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
+"""What comes of JSON that raveval did not write, where it is taken for what it would have."""
+
 _LAYERS = ("examples", "replies", "verdicts", "records", "states", "attempts", "workers", "lost")
 _REPORTS = ("results.json", "report.md", "report.html")
 LAYOUT = frozenset({*_LAYERS, "run.json", "session", *_REPORTS})
@@ -74,11 +78,13 @@ class RunDirectory(ReplicaNotes):
             content = json.loads(self._place.read("run.json"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, StoreError) as exc:
+        except (OSError, ValueError, RecursionError, StoreError) as exc:
             raise DataError(f"{where}: cannot be read: {exc}") from exc
-        if not isinstance(content, dict) or "tasks" not in content:
-            raise DataError(f"{where}: not the run.json of a raveval run")
-        return content
+        fault = manifest_fault(content)
+        if fault is not None:
+            raise DataError(f"{where}: {fault}")
+        manifest: dict[str, Any] = content
+        return manifest
 
     def manifest(self) -> dict[str, Any]:
         """Return the content of run.json.
@@ -98,10 +104,16 @@ class RunDirectory(ReplicaNotes):
     # Examples.
 
     def write_examples(self, task: str, examples: Iterable[Example], *, digest: str) -> None:
-        """Commit what is asked, in the order given; `digest` says what it is."""
+        """Commit what is asked, in the order given; `digest` says what it is.
+
+        Raises:
+            RunError: it cannot be written.
+        """
         schema = EXAMPLE_COLUMNS.with_metadata({_DIGEST: digest.encode()})
+        name = _examples_name(task)
         with (
-            self._place.committed(_examples_name(task)) as file,
+            self._written(name),
+            self._place.committed(name) as file,
             pq.ParquetWriter(file, schema, compression="zstd") as writer,
         ):
             rows = map(to_row, examples)
@@ -113,19 +125,29 @@ class RunDirectory(ReplicaNotes):
         """Return rows [start, stop) of a task's examples.
 
         The file's footer, which grows with the rows, is read once: a directory's examples stay.
+
+        Raises:
+            DataError: they are missing or cannot be read.
         """
-        with (
-            self._place.opened(_examples_name(task)) as source,
-            pq.ParquetFile(
-                source, metadata=self._footers.get(task), pre_buffer=self._place.n_at_once > 1
-            ) as file,
-        ):
-            footer = self._footers.setdefault(task, file.metadata)
-            a_group = footer.row_group(0).num_rows
-            groups = range(start // a_group, (stop - 1) // a_group + 1)
-            table = file.read_row_groups(list(groups))
-        first = groups.start * a_group
-        return [from_row(row) for row in table.slice(start - first, stop - start).to_pylist()]
+        name = _examples_name(task)
+        try:
+            with (
+                self._place.opened(name) as source,
+                pq.ParquetFile(
+                    source, metadata=self._footers.get(task), pre_buffer=self._place.n_at_once > 1
+                ) as file,
+            ):
+                footer = self._footers.setdefault(task, file.metadata)
+                a_group = footer.row_group(0).num_rows
+                groups = range(start // a_group, (stop - 1) // a_group + 1)
+                table = file.read_row_groups(list(groups))
+            first = groups.start * a_group
+            rows = table.slice(start - first, stop - start).to_pylist()
+            return [from_row(row) for row in rows]
+        except (OSError, pa.ArrowException, LookupError) as exc:
+            raise DataError(
+                f"{self.path}/{name}: cannot be read: {exc}; the same run again writes it anew"
+            ) from exc
 
     def stored_examples(self, task: str, n_examples: int) -> StoredExamples:
         """Return all examples of a task, none of which is read before it is asked for."""
@@ -149,8 +171,8 @@ class RunDirectory(ReplicaNotes):
     def is_session(self, session: str) -> bool:
         """Whether a driver's replicas may still commit."""
         try:
-            return self._place.read("session").decode() == session
-        except FileNotFoundError:
+            return self._place.read("session") == session.encode()
+        except OSError:
             return False
 
     def end_session(self, session: str) -> None:
@@ -178,7 +200,8 @@ class RunDirectory(ReplicaNotes):
             table = self._read_table(_shard_name(_LAYER_OF[stage], shard, "parquet"))
         except (OSError, pa.ArrowException):
             return None  # missing, torn or rotten: the shard is asked again
-        origin = json.loads((table.schema.metadata or {}).get(_ORIGIN, b"{}"))
+        found = (table.schema.metadata or {}).get(_ORIGIN)
+        origin = {} if found is None else json.loads(found)
         if origin.get("fingerprint") != fingerprint:
             return None
         return Replies(table, fingerprint, origin["engine"], origin["engine_seconds"])
@@ -212,20 +235,8 @@ class RunDirectory(ReplicaNotes):
     def read_receipt(self, shard: Shard) -> Receipt | None:
         """Return a shard's receipt, or None where there is none, or none that can be read."""
         try:
-            content = json.loads(self._receipt(shard))
-            states = content["states"]
-            usages = {
-                key: Usage(**states[key]) for key in ("usage", "judge_usage") if states.get(key)
-            }
-            return Receipt(
-                shard=Shard(**content["shard"]),
-                reply_fingerprint=content["reply_fingerprint"],
-                score_fingerprint=content["score_fingerprint"],
-                engine=content["engine"],
-                states=ShardStates(**{**states, **usages}),
-                judge=content.get("judge"),
-            )
-        except (ValueError, KeyError, TypeError):
+            return receipt_from(json.loads(self._receipt(shard)))
+        except (OSError, *_NOT_OURS):
             return None
 
     def drop_failed(self, shard: Shard) -> bool:
@@ -257,7 +268,7 @@ class RunDirectory(ReplicaNotes):
             name = _shard_name(_LAYER_OF[stage], shard, "parquet")
             rows = self._read_table(name, columns=["kind", "reply"]).to_pylist()
         except (OSError, pa.ArrowException):
-            return False
+            return False  # missing, torn or rotten: the shard is asked again anyway
         failures = (json.loads(row["reply"]) for row in rows if row["kind"] == "Failure")
         return any(failure["status"] in _ASKED_AGAIN for failure in failures)
 
@@ -315,8 +326,10 @@ class RunDirectory(ReplicaNotes):
 
     def _read_attempt(self, shard: Shard) -> Attempt | None:
         try:
-            return Attempt(**json.loads(self._place.read(_shard_name("attempts", shard, "json"))))
-        except (FileNotFoundError, ValueError, TypeError):
+            return attempt_from(
+                json.loads(self._place.read(_shard_name("attempts", shard, "json")))
+            )
+        except (OSError, *_NOT_OURS):
             return None
 
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from raveval.errors import DataError, RunError
 from raveval.store.places import Say, place_of
 
 Item = TypeVar("Item")
@@ -97,21 +98,36 @@ class Directory:
         """Commit a text file of the directory.
 
         Raises:
-            RunError: this driver held the directory, and another one has taken it over.
+            RunError: it cannot be written; or this driver held the directory, and another one has
+                taken it over.
         """
         self._check_held()
-        self._commit(name, text.encode())
+        with self._written(name):
+            self._commit(name, text.encode())
+
+    @contextmanager
+    def _written(self, name: str) -> Iterator[None]:
+        """Say which file a driver cannot write; a replica's faults are told by their kind."""
+        try:
+            yield
+        except OSError as exc:
+            raise RunError(f"{self.path}/{name}: cannot be written: {exc}") from exc
 
     def read_text(self, name: str) -> str:
         """Return a text file of the directory.
 
         Raises:
             FileNotFoundError: there is none of that name.
+            DataError: it cannot be read, or is no text.
         """
         try:
             return self._place.read(name).decode()
+        except FileNotFoundError:
+            raise
         except NotADirectoryError as exc:
             raise FileNotFoundError(str(exc)) from exc
+        except (OSError, UnicodeDecodeError) as exc:
+            raise DataError(f"{self.path}/{name}: cannot be read: {exc}") from exc
 
     @contextmanager
     def copies(self, names: Iterable[str]) -> Iterator[list[Path]]:

@@ -44,11 +44,11 @@ class TestFiles:
         assert not reader.has_made("task", stage=Stage.ANSWER)
         assert reader.read_replies(SHARD, fingerprint="f", stage=Stage.ANSWER) is None
         assert reader.names() == []
-        writer.write_manifest({"tasks": {}})
+        writer.write_manifest({"model": "m", "tasks": {}})
         replies = Replies(TABLE, "f", {"engine": "e"}, 0.5)
         writer.commit_replies(SHARD, replies, stage=Stage.ANSWER)
         writer.commit_scores(RECEIPT, TABLE)
-        assert reader.read_manifest() == {"tasks": {}}
+        assert reader.read_manifest() == {"model": "m", "tasks": {}}
         assert reader.has_made("task", stage=Stage.ANSWER)
         assert not reader.has_made("tas", stage=Stage.ANSWER)
         found = reader.read_replies(SHARD, fingerprint="f", stage=Stage.ANSWER)

@@ -169,7 +169,7 @@ def test_a_run_of_something_else_is_refused_with_the_key(tmp_path: Path) -> None
     planned = plan(tmp_path)
     directory = tmp_path / "run"
     directory.mkdir()
-    manifest = {"tasks": {"demo_choice": planned.tasks[0].manifest(32)}}
+    manifest = {"model": "m", "tasks": {"demo_choice": planned.tasks[0].manifest(32)}}
     (directory / "run.json").write_text(json.dumps(manifest))
     other = [{"task": "demo_choice", "num_fewshot": 1}]
     assert plan(tmp_path, tasks=other).shard_sizes == {"demo_choice": 32}  # nothing was asked yet

@@ -1,10 +1,12 @@
 """The run directory: what is written is read back, whole or not at all."""
 
 import fcntl
+import json
 import os
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -12,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raveval.errors import DataError, MismatchError, Refused
+import raveval
+from raveval.errors import DataError, MismatchError, Refused, RunError
 from raveval.evaluate import ShardStates, Stage
 from raveval.store import Attempt, Receipt, Replies, RunDirectory, shards_of
 from raveval.types import Example, Message, Shard, Usage
+from tests.run_directories import choice, write_run
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 turns = st.lists(st.builds(Message, st.sampled_from(["system", "user", "assistant"]), text))
@@ -177,7 +181,7 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match=r"results\.json: cannot be written: .*No space left"):
         directory.write_text("results.json", "new")
     assert (tmp_path / "results.json").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
@@ -256,10 +260,89 @@ def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_that_is_none_of_ours(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     assert directory.read_manifest() is None
-    for text in ("{", "[]", '{"a": 1}'):
+    for text in ("{", "[]", '{"a": 1}', '{"tasks": {}}', "[" * 9000):
         directory.write_text("run.json", text)
         with pytest.raises(DataError, match=r"run\.json"):
             directory.read_manifest()
+
+
+@pytest.mark.parametrize(
+    "name", ["../elsewhere", "/etc/x", "a/b", "..", "", ".hidden", "a\n", "x" * 81]
+)
+def test_no_task_of_a_manifest_leads_out_of_the_directory(tmp_path: Path, name: str) -> None:
+    write_run(tmp_path, {"task": [choice("a", True)]})
+    content = json.loads((tmp_path / "run.json").read_text())
+    content["tasks"] = {name: content["tasks"]["task"]}
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=r"run\.json: tasks: .* is no name of a task"):
+        RunDirectory(tmp_path).read_manifest()
+
+
+@pytest.mark.parametrize(
+    "changed", [{"n_examples": "9"}, {"n_examples": -1}, {"shard_size": 0}, {"score": None}]
+)
+def test_a_manifest_that_was_changed_by_hand_is_refused_by_key(
+    tmp_path: Path, changed: dict[str, Any]
+) -> None:
+    write_run(tmp_path, {"task": [choice("a", True)]})
+    content = json.loads((tmp_path / "run.json").read_text())
+    content["tasks"]["task"] |= changed
+    (tmp_path / "run.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"run\.json: tasks\.task.*{next(iter(changed))}"):
+        RunDirectory(tmp_path).read_manifest()
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        {"n_rows": "2"},
+        {"by_status": {"ok": {}}},
+        {"by_status": {"fine": 2}},
+        {"usage": 3},
+        {"usage": {"n_prompt_tokens": "10"}},
+        {"states": []},
+        {"foreign": 1},
+    ],
+)
+def test_a_receipt_that_was_changed_by_hand_is_none(tmp_path: Path, states: dict[str, Any]) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.commit_scores(RECEIPT, pa.table({"id": ["a"]}))
+    path = tmp_path / "states" / "task" / "00003.json"
+    content = json.loads(path.read_text())
+    content["states"] |= states
+    path.write_text(json.dumps(content))
+    assert directory.read_receipt(SHARD) is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"session": "s", "n_deaths": "many"}'])
+def test_a_torn_note_of_an_attempt_is_none(tmp_path: Path, content: str) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.begin(SHARD, session="s")
+    (tmp_path / "attempts" / "task" / "00003.json").write_text(content)
+    assert directory.begin(SHARD, session="s").n_deaths == 0
+
+
+def test_a_folder_in_the_place_of_a_file_is_no_file(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    for name in ("states/task/00003.json", "attempts/task/00003.json", "session"):
+        (tmp_path / name).mkdir(parents=True)
+    assert directory.read_receipt(SHARD) is None
+    assert not directory.is_session("s")
+
+
+def test_examples_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    for content in (b"", b"PAR1", b"torn"):
+        directory.write_text("examples/task.parquet", content.decode())
+        with pytest.raises(DataError, match=r"examples/task\.parquet: cannot be read"):
+            directory.read_examples("task", 0, 1)
+
+
+def test_results_that_are_no_text_are_named(tmp_path: Path) -> None:
+    for content in (b"\xff\xfe\x00", b"", b"{}", b"[1"):
+        (tmp_path / "results.json").write_bytes(content)
+        with pytest.raises(DataError, match=rf"{tmp_path}/results\.json"):
+            raveval.load_results(tmp_path)
 
 
 @given(st.integers(0, 300), st.integers(1, 50))
