@@ -34,6 +34,7 @@ __all__ = [
     "failures_in_words",
     "harmless",
     "say",
+    "show",
 ]
 
 EPILOG = (
@@ -100,6 +101,11 @@ def _top(
     ] = False,
 ) -> None:
     """Distributed batch evaluation of language models on Ray."""
+
+
+def show(line: str) -> None:
+    """Print a line, some of which may come from a run directory of somebody else."""
+    print(harmless(line))
 
 
 def console() -> Console:

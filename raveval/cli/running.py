@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from raveval.cli.app import EXIT_MISSING_EXAMPLES, Directory, command, console, harmless, say
+from raveval.cli.app import EXIT_MISSING_EXAMPLES, Directory, command, console, say, show
 from raveval.cli.arguments import evaluation_flags
 from raveval.cli.sweeping import show_sweep_status
 
@@ -62,7 +62,7 @@ def _plan(config: RunConfig) -> None:
     from raveval import runner
 
     for line in runner.plan(config, say=say).lines():
-        print(line)
+        show(line)
 
 
 @command("status")
@@ -75,18 +75,18 @@ def _status(directory: Directory) -> None:
         show_sweep_status(directory)
         return
     status = status_of(directory)
-    print(f"{status.directory}: {status.model}")
+    show(f"{status.directory}: {status.model}")
     for name, task in status.tasks.items():
         kinds = ", ".join(f"{n} {kind}" for kind, n in task.by_status.items())
         waiting = f", {task.n_shards_to_grade} wait for the judge" * bool(task.n_shards_to_grade)
         shards = f"{task.n_shards_done} of {task.n_shards} shards done{waiting}"
-        print(f"  {name}: {shards}, {task.n_examples} examples{f' ({kinds})' if kinds else ''}")
+        show(f"  {name}: {shards}, {task.n_examples} examples{f' ({kinds})' if kinds else ''}")
     for line in _lost_lines(status.lost):
-        print(line)
+        show(line)
     if status.complete:
         print("complete; `raveval report` shows its numbers")
     elif status.is_running:
-        print(f"at work: {status.driver}")
+        show(f"at work: {status.driver}")
     else:
         print("not complete, and nothing is at work; the same command goes on where it stopped")
 
@@ -97,7 +97,7 @@ def _lost_lines(lost: Sequence[Lost]) -> Iterator[str]:
         died = sum(not each.gave_up for each in lost)
         yield f"  replicas: {died} died, {len(lost) - died} could not start; the last of them:"
     for each in lost[-_LOST_SHOWN:]:
-        yield f"    {harmless(each.when)}: {harmless(each.in_words())}"
+        yield f"    {each.when}: {each.in_words()}"
 
 
 @command("score")

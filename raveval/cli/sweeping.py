@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from raveval.cli.app import EXIT_FAILED, EXIT_MISSING_EXAMPLES, command, console, say
+from raveval.cli.app import EXIT_FAILED, EXIT_MISSING_EXAMPLES, command, console, say, show
 
 if TYPE_CHECKING:
     from raveval.sweep.files import CheckpointStatus
@@ -83,11 +83,11 @@ def show_sweep_status(directory: str) -> None:
     found = sweep_status(directory)
     print(f"{found.directory}: a sweep; {found.n_done} of {len(found.checkpoints)} begun are done")
     for each in found.checkpoints:
-        print(f"  {each.name}: {'; '.join(_parts(each))}")
+        show(f"  {each.name}: {'; '.join(_parts(each))}")
     if any(each.state is not None for each in found.checkpoints):
         print("`raveval report` shows its numbers")
     if found.is_running:
-        print(f"at work: {found.driver}")
+        show(f"at work: {found.driver}")
     elif found.n_done < len(found.checkpoints):
         print("nothing is at work; the same `raveval sweep` goes on where it stopped")
 

@@ -20,6 +20,7 @@ from raveval.config import AdapterConfig, load_config
 from raveval.errors import ConfigError, RunError
 from raveval.store import Lost, RunDirectory
 from raveval.types import Coverage, Estimate, Results, TaskResults, Usage
+from tests.run_directories import choice, write_run
 
 BASE = {"model": "org/model", "tasks": ["arc_easy"], "output_path": "out"}
 
@@ -321,6 +322,31 @@ def results_directory(tmp_path):
     results = Results("org/model", {"arc_easy": task}, {"arc_easy": {"reply": "a"}}, {"seed": 1})
     (tmp_path / "results.json").write_text(report.to_json(results))
     return tmp_path
+
+
+class TestForeignText:
+    """What a run directory of somebody else says is shown, and a terminal obeys none of it."""
+
+    HOSTILE = "m\x1b]0;owned\x07\u202e"
+
+    def test_in_the_status_of_a_run(self, tmp_path):
+        path = Path(write_run(tmp_path / "run", {"t": [choice("a", True)]}))
+        manifest = json.loads((path / "run.json").read_text())
+        manifest["model"] = self.HOSTILE
+        settings = {"sampling": {"max_output_tokens": 1, "stop": []}}
+        manifest["tasks"]["t"] |= {"settings": settings, "reply_fingerprint": "r"}
+        (path / "run.json").write_text(json.dumps(manifest))
+        shown = invoke("status", path)
+        assert shown.exit_code == 0, shown.stderr
+        assert r"run: m\x1b]0;owned\x07\u202e" in shown.stdout
+
+    def test_in_the_status_of_a_sweep(self, tmp_path):
+        entry = {"name": self.HOSTILE, "step": 1, "place": "p", "state": "failed"}
+        content = {"checkpoints": [entry], "from_previous": [], "from_best": []}
+        (tmp_path / "sweep.json").write_text(json.dumps(content))
+        shown = invoke("status", tmp_path)
+        assert shown.exit_code == 0, shown.stderr
+        assert r"m\x1b]0;owned\x07\u202e: " in shown.stdout
 
 
 class TestReport:

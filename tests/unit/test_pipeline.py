@@ -1,6 +1,7 @@
 """What a replica is given of a cluster; where shards run is tested with real Ray, end to end."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,3 +105,26 @@ def test_a_cluster_is_told_how_many_of_its_nodes_have_room() -> None:
     resources = {"num_cpus": 1.0, "num_gpus": 1.0}
     assert _room(nodes, resources) == "; 2 of 3 nodes have room, for 3"
     assert _room(nodes[1:2], resources) == ""
+
+
+def test_a_ray_of_our_own_serves_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No dashboard, no cluster that happens to be there, and a token that others cannot read."""
+    import ray
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    asked: dict[str, Any] = {}
+
+    def begin(**settings: Any) -> None:
+        asked.update(settings)
+        token.write_text("secret")
+        token.chmod(0o644)
+
+    monkeypatch.setattr(ray, "init", begin)
+    pipeline._connect(None)
+    assert asked["address"] == "local"
+    assert asked["include_dashboard"] is False
+    assert token.stat().st_mode & 0o777 == 0o600
