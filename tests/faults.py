@@ -111,6 +111,8 @@ FAULTS = (
             "end_to_end/test_run.py::TestFaults::test_one_of_two_replicas_that_cannot_start",
             "end_to_end/test_run.py::TestFaults::test_a_replica_whose_process_dies_whenever_it_loads",
             "end_to_end/test_vllm_engine.py::test_a_start_that_fails_says_why",
+            "end_to_end/test_vllm_engine.py::test_an_engine_that_dies_at_its_start_is_quoted",
+            "unit/test_vllm_memory.py::test_want_of_memory_is_known_by_what_was_raised_and_where",
         ),
         left_open="The memory of a real GPU has not been exhausted.",
     ),
