@@ -55,7 +55,7 @@ BLOCK = 32  # tokens of a cache block on CPUs
 def model(demo_model):
     # Metrics may have loaded numba before an engine starts, and vLLM's start on CPUs trips over it.
     importlib.import_module("llvmlite.binding.ffi")
-    return ModelRef(path=str(demo_model), max_model_len=CONTEXT)
+    return ModelRef(path=str(demo_model), dtype="float32", max_model_len=CONTEXT)
 
 
 @pytest.fixture(scope="module")
