@@ -72,7 +72,10 @@ def say(text: str) -> None:
 
 
 def harmless(line: str) -> str:
-    """Return a line with nothing of foreign origin that a terminal would obey."""
+    """Return a line, indented as it is, with nothing of foreign origin that a terminal obeys."""
     from raveval.report.numbers import plain
 
-    return plain(line, limit=10_000) if not line.isprintable() else line
+    if line.isprintable():
+        return line
+    indent = " " * (len(line) - len(line.lstrip(" ")))
+    return indent + plain(line, limit=10_000)

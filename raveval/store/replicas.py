@@ -121,7 +121,7 @@ class ReplicaNotes(Directory):
 
     def report_lost(self, name: str, lost: Lost) -> None:
         """Commit how a process was lost, and when: now."""
-        when = datetime.now(UTC).isoformat(timespec="milliseconds")
+        when = datetime.now(UTC).isoformat(timespec="microseconds")
         content = {**asdict(lost), "when": when}
         self._commit(f"lost/{name}.json", json.dumps(content).encode())
 
