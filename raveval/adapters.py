@@ -23,12 +23,13 @@ from raveval.weights import TensorKind, fault_of_file, read_kinds
 CONFIG_NAME = "adapter_config.json"
 WEIGHTS_NAME = "adapter_model.safetensors"
 FILES = (CONFIG_NAME, WEIGHTS_NAME)
+PREFIX = "base_model.model."
+"""What the names of tensors may begin with, before the layer's."""
 
 _MERGE = (
     "Merge the adapter into its model (PEFT's merge_and_unload, then save_pretrained) and evaluate "
     "that"
 )
-_PREFIX = "base_model.model."
 _HALF = re.compile(r"(?P<layer>.+)\.lora_(?P<half>[AB])\.weight")
 _FLOATS = ("F64", "F32", "F16", "BF16")
 _WITHOUT = (
@@ -63,6 +64,11 @@ class Adapter:
     directory: Path
     changes: Mapping[str, Change]
     is_transposed: bool
+
+    def shape_of(self, change: Change) -> tuple[int, int]:
+        """Return the shape in which the model has the weights of a changed layer."""
+        shape = (change.n_out, change.n_in)
+        return shape[::-1] if self.is_transposed else shape
 
     @property
     def rank(self) -> int:
@@ -191,7 +197,7 @@ def _halves(name: str, kinds: Mapping[str, TensorKind]) -> dict[str, dict[str, t
     """Return the shapes of the halves "A" and "B" of each layer's change."""
     halves: dict[str, dict[str, tuple[int, ...]]] = {}
     for tensor, kind in kinds.items():
-        match = _HALF.fullmatch(tensor.removeprefix(_PREFIX))
+        match = _HALF.fullmatch(tensor.removeprefix(PREFIX))
         layer = match["layer"] if match else tensor
         if match is None or layer.rpartition(".")[2] in ("embed_tokens", "lm_head"):
             raise ModelError(
@@ -244,9 +250,7 @@ def check_base(adapter: Adapter, base: Path) -> None:
     if not there & adapter.changes.keys():
         return
     for layer, change in adapter.changes.items():
-        shape = (change.n_out, change.n_in)
-        if adapter.is_transposed:
-            shape = shape[::-1]
+        shape = adapter.shape_of(change)
         found = shapes.get(f"{layer}.weight", shape)  # of quantised weights it says nothing
         if layer not in there or found != shape:
             what = f"of shape {list(found)}" if layer in there else "not there"

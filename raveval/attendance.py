@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 from raveval.errors import StoreError
 from raveval.store import Lost, RunDirectory
+from raveval.store.replicas import replica_of
 
 Say = Callable[[str], None]
 
@@ -57,7 +58,7 @@ class _Attendant:
         if not lost.gave_up:
             self._say(f"{lost.in_words()}; another process takes its place")
             return
-        self._idle.add(name.rpartition("-")[0])
+        self._idle.add(replica_of(name))
         n_left = self._n_replicas - len(self._idle)
         if n_left:  # else the run ends with these words
             others = f"the other {n_left}" if n_left > 1 else "the other one"

@@ -49,7 +49,7 @@ def is_name(text: str) -> bool:
     >>> is_name("arc_easy"), is_name("../arc_easy"), is_name("arc_easy\n")
     (True, False, False)
     """
-    return re.fullmatch(NAME_PATTERN.rstrip("$"), text) is not None
+    return re.fullmatch(NAME_PATTERN, text) is not None
 
 
 def exists(path: Path) -> bool:

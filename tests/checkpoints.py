@@ -1,6 +1,7 @@
 """Small checkpoints that tests write: real tokenizers of each habit, trained on a few sentences."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,26 @@ def write_checkpoint(
     content = {key: value for key, value in content.items() if value is not None}
     (path / "config.json").write_text(json.dumps(content))
     write_weights(path)
+    return path
+
+
+def write_model(
+    path: Path, config: Any, *, sharpness: float, change: Callable[[Any], None] | None = None
+) -> Path:
+    """Write a tokenizer, and a model of random weights; 1 for `sharpness` is all but uniform."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    write_checkpoint(path)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.mul_(sharpness)
+    if change:
+        change(model)
+    model.save_pretrained(path)
     return path
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from raveval.adapters import WEIGHTS_NAME, Adapter
+from raveval.adapters import PREFIX, WEIGHTS_NAME, Adapter
 from raveval.errors import ModelError
 
 
@@ -24,9 +24,7 @@ def apply(adapter: Adapter, whole: Any) -> None:
     layers = dict(whole.named_modules())
     for name, change in adapter.changes.items():
         weight = getattr(layers.get(name), "weight", None)
-        shape = (change.n_out, change.n_in)
-        if adapter.is_transposed:
-            shape = shape[::-1]
+        shape = adapter.shape_of(change)
         if weight is None or tuple(weight.shape) != shape:
             there = "no such layer" if weight is None else f"one of shape {list(weight.shape)}"
             raise ModelError(
@@ -38,7 +36,7 @@ def apply(adapter: Adapter, whole: Any) -> None:
 
 
 def _half(tensors: dict[str, torch.Tensor], name: str, half: str) -> torch.Tensor:
-    names = (f"{prefix}{name}.lora_{half}.weight" for prefix in ("base_model.model.", ""))
+    names = (f"{prefix}{name}.lora_{half}.weight" for prefix in (PREFIX, ""))
     return next(tensors[each] for each in names if each in tensors)
 
 

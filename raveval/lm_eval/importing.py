@@ -41,8 +41,6 @@ PROTOCOL = "lm_eval"
 _MACRO = "macro_"
 """Begins the names of means over groups in raveval's own files."""
 
-"""Task names that may become a path; the others come from a file that anybody may have written."""
-
 _SHARD_SIZE = 4096
 _SHOWN_FAILURES = 20
 

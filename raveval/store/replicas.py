@@ -88,6 +88,15 @@ class Process:
         return "loaded" in self.content
 
 
+def replica_of(name: str) -> str:
+    """Return what the names of all processes of one replica begin with, session and replica.
+
+    >>> replica_of("one-b-000")
+    'one-b'
+    """
+    return name.rpartition("-")[0]
+
+
 class ReplicaNotes(Directory):
     """The files of a run directory that its replicas write about themselves."""
 

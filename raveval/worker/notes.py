@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from raveval.engines import EngineDied
 from raveval.errors import RavevalError, RunError
 from raveval.store import Lost, RunDirectory
-from raveval.store.replicas import WITHOUT_WORDS, Process
+from raveval.store.replicas import WITHOUT_WORDS, Process, replica_of
 
 if TYPE_CHECKING:
     from raveval.worker.desk import RunPart
@@ -96,7 +96,7 @@ class Notes:
         for name, lost in directory.lost(session, known=self._seen).items():
             self._seen.add(name)
             if lost.gave_up:
-                self._idle.add(name.rpartition("-")[0])
+                self._idle.add(replica_of(name))
         return len(self._idle) < n_replicas
 
     @property

@@ -9,13 +9,12 @@ import gc
 import importlib
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import LlamaConfig
 
 from raveval.engines import vllm
 from raveval.types import AdapterRef, Generate, ModelRef, Sampling, ScoreChoices, ScoreDocument
 from tests.adapters import write_adapter
-from tests.checkpoints import CORPUS, write_checkpoint
+from tests.checkpoints import CORPUS, write_model
 
 pytestmark = pytest.mark.model
 
@@ -34,8 +33,6 @@ def model(tmp_path_factory):
     """Four layers, four heads, a vocabulary that does not divide by two blocks of 64."""
     importlib.import_module("llvmlite.binding.ffi")
     path = tmp_path_factory.mktemp("parallel") / "model"
-    write_checkpoint(path)
-    torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=400,
         hidden_size=WIDTH,
@@ -48,12 +45,7 @@ def model(tmp_path_factory):
         bos_token_id=0,
         eos_token_id=1,
     )
-    whole = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for weight in whole.parameters():
-            if weight.dim() > 1:
-                weight.mul_(5)  # sharp enough that its distributions are not flat
-    whole.save_pretrained(path)
+    write_model(path, config, sharpness=5)
     adapter = path.parent / "adapter"
     shapes = {"q_proj": (WIDTH, WIDTH), "v_proj": (WIDTH, N_VALUES), "o_proj": (WIDTH, WIDTH)}
     names = {

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from transformers import AutoModelForCausalLM, Gemma2Config, GPT2Config, LlamaConfig
+from transformers import Gemma2Config, GPT2Config, LlamaConfig
 
 from raveval.engines import Engine, EngineDied, _torch_generation, _torch_model
 from raveval.engines import transformers as engine
@@ -33,7 +33,7 @@ from raveval.types import (
     Status,
 )
 from tests.adapters import write_adapter
-from tests.checkpoints import write_checkpoint
+from tests.checkpoints import write_model
 
 TINY = {
     "vocab_size": 400,
@@ -66,17 +66,7 @@ CONFIGS: dict[str, Any] = {
 
 def save(path: Path, config: Any, change: Callable[[Any], None] | None = None) -> ModelRef:
     """Write a model with random weights, sharp enough that its distributions are not flat."""
-    write_checkpoint(path)
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                weight.mul_(8)
-    if change:
-        change(model)
-    model.save_pretrained(path)
-    return ModelRef(path=str(path))
+    return ModelRef(path=str(write_model(path, config, sharpness=8, change=change)))
 
 
 def load(model: ModelRef) -> _torch_model.TorchModel:
