@@ -340,6 +340,15 @@ class TestForeignText:
         assert shown.exit_code == 0, shown.stderr
         assert r"run: m\x1b]0;owned\x07\u202e" in shown.stdout
 
+    def test_in_a_plan(self, capitals, tmp_path):
+        model = tmp_path / self.HOSTILE
+        shutil.copytree(capitals.parent, model)
+        flags = scripted(capitals, tmp_path / "out", "--limit", 19)
+        flags[flags.index("-M") + 1] = model
+        shown = invoke("plan", *flags)
+        assert shown.exit_code == 0, shown.stderr
+        assert r"m\x1b]0;owned\x07\u202e (engine scripted" in shown.stdout
+
     def test_in_the_status_of_a_sweep(self, tmp_path):
         entry = {"name": self.HOSTILE, "step": 1, "place": "p", "state": "failed"}
         content = {"checkpoints": [entry], "from_previous": [], "from_best": []}

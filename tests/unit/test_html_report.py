@@ -69,6 +69,11 @@ class TestContent:
         assert "Loading the model: 12.9 s, 13.4 s (each replica)" in page.text
         assert "From start to end: 90 s" in page.text
 
+    def test_replicas_that_were_lost(self):
+        times = {"replicas_lost": ["the replica on n1 died: <b>no\x1b memory</b>"]}
+        text = Document(report.to_html(replace(results(), times=times))).text
+        assert r"Lost: the replica on n1 died: <b>no\x1b memory</b>" in text
+
     def test_how_it_was_made(self, page: Document):
         for part in ("ab12", "cd34", "seed|1234", "rows.jsonl", "device|cpu"):
             assert part in page.text

@@ -9,6 +9,7 @@ import pyarrow
 import pytest
 
 from raveval.config import load_config
+from raveval.engines.scripted import ScriptedEncoder
 from raveval.errors import ConfigError, DataError, MismatchError, ModelError, Refused, ResourceError
 from raveval.fingerprint import checkpoint_digest
 from raveval.passes import task_spec
@@ -265,6 +266,13 @@ class TestRemembering:
         config = model / "tokenizer_config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "note": "new"}))
         assert self.is_remembered(self.made(tmp_path, **settings)) == [False]
+
+    def test_tokens_counted_otherwise_by_a_model_of_the_same_name_are_counted_anew(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.begin(folder)
+        monkeypatch.setattr(ScriptedEncoder, "size", lambda *_: 1)
+        assert self.is_remembered(self.made(folder)) == [False, False]
 
     def test_other_versions_render_anew(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
