@@ -141,10 +141,11 @@ class Spool(Sequence[Value]):
 
 @contextlib.contextmanager
 def _room() -> Iterator[None]:
+    folder = tempfile.gettempdir()  # asked for later, it would pass over a folder that is full
     try:
         yield
     except sqlite3.Error as exc:
         raise ResourceError(
-            f"{tempfile.gettempdir()}: cannot hold the examples while they are prepared: {exc}. "
+            f"{folder}: cannot hold the examples while they are prepared: {exc}. "
             "Free some room there, or set TMPDIR to a folder with more"
         ) from exc

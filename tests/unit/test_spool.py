@@ -1,6 +1,7 @@
 """Values on disk: in order, by position, by key; and what does not fit is told."""
 
 import resource
+import tempfile
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -59,15 +60,18 @@ def test_values_of_a_key_are_found() -> None:
     assert list(spool.labels(once_each_key=True)) == [(0, "of a"), (1, "of b"), (3, "of c")]
 
 
-def test_a_folder_without_room_is_named() -> None:
+def test_a_folder_without_room_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: "/full")
+
     def endless() -> Iterator[Entry]:
+        monkeypatch.setattr(tempfile, "gettempdir", lambda: "/other")  # as Python does by then
         while True:
             yield Entry(b"k", None, Word("x" * 2**20))
 
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**22, hard))
     try:
-        with pytest.raises(ResourceError, match="set TMPDIR to a folder with more"):
+        with pytest.raises(ResourceError, match=r"^/full: .* set TMPDIR to a folder with more"):
             Spool(Word, endless())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
