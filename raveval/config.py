@@ -226,7 +226,7 @@ class RunSection(Strict):
     cpus_per_replica: float | None = Field(default=None, gt=0)
     gpus_per_replica: float | None = Field(default=None, ge=0)
     shard_size: int = Field(default=32, ge=1)
-    examples_in_flight: int = Field(default=256, ge=1)
+    examples_in_flight: int | None = Field(default=None, ge=1)
     deadline_seconds: float = Field(default=1800.0, gt=0)
     slowest_tokens_per_second: float = Field(default=2.0, gt=0)
     retry_failed: bool = False

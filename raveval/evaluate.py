@@ -67,6 +67,9 @@ REPLY_COLUMNS = pa.schema(
 )
 """Stored replies: one row per reply, its fields as JSON (doubles round-trip exactly)."""
 
+OnEach = Callable[[], None]
+"""Is told of each example that is done, whatever came of it."""
+
 _METRIC_PARTS = tuple(
     part for part in (*Metric.__annotations__, *vars(Metric)) if not part.startswith("_")
 )
@@ -125,9 +128,15 @@ class TaskSpec:
 
 
 async def answer_examples(
-    examples: Sequence[Example], engine: Engine, task: TaskSpec
+    examples: Sequence[Example], engine: Engine, task: TaskSpec, *, on_each: OnEach | None = None
 ) -> list[Answers]:
     """Question `engine` about all examples at once; the answers come back in their order.
+
+    Args:
+        examples: what to ask.
+        engine: whom.
+        task: how.
+        on_each: called as soon as an example waits for nothing any more.
 
     Raises:
         EngineDied: the engine is gone; nothing of this shard is known.
@@ -137,13 +146,25 @@ async def answer_examples(
     def answer(index: int, ask: Ask) -> Awaitable[Answers]:
         return protocol.answer(examples[index], ask, task.settings)
 
-    return await _question(len(examples), engine, answer)
+    return await _question(len(examples), engine, answer, on_each)
 
 
 async def grade_examples(
-    examples: Sequence[Example], answers: Sequence[Answers], judge: Engine, task: TaskSpec
+    examples: Sequence[Example],
+    answers: Sequence[Answers],
+    judge: Engine,
+    task: TaskSpec,
+    *,
+    on_each: OnEach | None = None,
 ) -> list[Answers]:
     """Let `judge` grade the answers to all examples at once; its replies come in their order.
+
+    Args:
+        examples: what was asked.
+        answers: what the candidate said to each.
+        judge: whom to ask.
+        task: how.
+        on_each: called as soon as an example waits for nothing any more.
 
     Raises:
         EngineDied: the engine is gone; nothing of this shard is known.
@@ -156,11 +177,14 @@ async def grade_examples(
     def grade(index: int, ask: Ask) -> Awaitable[Answers]:
         return protocol.grade(examples[index], answers[index], ask, task.settings)
 
-    return await _question(len(examples), judge, grade)
+    return await _question(len(examples), judge, grade, on_each)
 
 
 async def _question(
-    n_examples: int, engine: Engine, recipe: Callable[[int, Ask], Awaitable[Answers]]
+    n_examples: int,
+    engine: Engine,
+    recipe: Callable[[int, Ask], Awaitable[Answers]],
+    on_each: OnEach | None,
 ) -> list[Answers]:
     """Follow a recipe for all examples at once; what goes wrong with one of them is a value."""
 
@@ -182,6 +206,9 @@ async def _question(
             raise
         except Exception as exc:  # noqa: BLE001 - one example's fault must not end the shard
             return (_broken(exc),)
+        finally:
+            if on_each is not None:
+                on_each()
 
     # A task group would hide EngineDied in an exception group; the first one raised is enough.
     asked = [asyncio.ensure_future(one(index)) for index in range(n_examples)]

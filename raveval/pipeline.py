@@ -32,7 +32,8 @@ from raveval.store import RunDirectory
 from raveval.types import Shard
 from raveval.worker import ShardWorker, WorkerSpec
 
-_MAX_SHARDS_IN_FLIGHT = 64  # an actor's queue; with tiny shards it bounds examples in flight
+_MAX_SHARDS_IN_FLIGHT = 128  # an actor's queue; with tiny shards it bounds examples in flight
+_SLOTS = 256  # of an engine that does not say
 _ROLE = {Stage.ANSWER: "", Stage.GRADE: "judge "}
 
 
@@ -41,7 +42,8 @@ class Placement:
     """How many replicas, on what.
 
     None for CPUs or GPUs: as many as divide the cluster evenly; where the engine is a client of a
-    model elsewhere, one CPU and no GPU. `autoscaling`: nodes come when they are asked for, so that
+    model elsewhere, one CPU and no GPU. None for examples in flight: half as many again as the
+    engine answers side by side. `autoscaling`: nodes come when they are asked for, so that
     what does not fit now is waited for.
     """
 
@@ -49,7 +51,7 @@ class Placement:
     cpus_per_replica: float | None
     gpus_per_replica: float | None
     shard_size: int
-    examples_in_flight: int
+    examples_in_flight: int | None
     address: str | None
     section: str = "run"
     autoscaling: bool = False
@@ -67,11 +69,15 @@ class ShardDone:
 class _Replica(ShardWorker):
     """A worker under the name that Ray gives it, which stays when its process is replaced."""
 
-    def __init__(self, spec: WorkerSpec, n_replicas: int) -> None:
+    def __init__(self, spec: WorkerSpec, n_replicas: int, examples_in_flight: int) -> None:
         import ray
 
-        name = ray.get_runtime_context().get_actor_id()
-        super().__init__(spec, replica=name, n_replicas=n_replicas)
+        super().__init__(
+            spec,
+            replica=ray.get_runtime_context().get_actor_id(),
+            n_replicas=n_replicas,
+            examples_in_flight=examples_in_flight,
+        )
 
 
 def execute(
@@ -103,18 +109,24 @@ def execute(
             f"({resources['num_cpus']:g} CPUs, "
             f"{resources['num_gpus']:g} GPUs each{_room(nodes, resources)})"
         )
-        concurrency = max(2, math.ceil(placement.examples_in_flight / placement.shard_size))
-        concurrency = min(concurrency, _MAX_SHARDS_IN_FLIGHT)
         rows = [{"run": run, **asdict(shard)} for run, shard in shards]
         n_replicas = min(placement.replicas, len(rows))
+        in_flight = placement.examples_in_flight
+        if in_flight is None:
+            in_flight = examples_in_flight(spec, on_gpu=resources["num_gpus"] > 0)
+        concurrency = shards_in_flight(in_flight, placement.shard_size, len(rows) / n_replicas)
         dataset = ray.data.from_items(rows, override_num_blocks=len(rows)).map_batches(
             _Replica,
             batch_size=1,
-            fn_constructor_kwargs={"spec": spec, "n_replicas": n_replicas},
+            fn_constructor_kwargs={
+                "spec": spec,
+                "n_replicas": n_replicas,
+                "examples_in_flight": in_flight,
+            },
             compute=ray.data.ActorPoolStrategy(
                 size=n_replicas,
                 max_concurrent_calls_per_actor=concurrency,
-                max_tasks_in_flight_per_actor=2 * concurrency,
+                max_tasks_in_flight_per_actor=concurrency + 2,
             ),
             **resources,
         )
@@ -253,6 +265,27 @@ def _native_messages_held_back() -> Iterator[None]:
         finally:
             os.dup2(kept, 2)
             os.close(kept)
+
+
+def examples_in_flight(spec: WorkerSpec, *, on_gpu: bool) -> int:
+    """Return how many examples wait in a replica: half as many again as are answered at a time."""
+    module = registry.load("engines", spec.engine)
+    slots = module.slots(spec.options, on_gpu=on_gpu) if hasattr(module, "slots") else _SLOTS
+    return math.ceil(1.5 * slots)
+
+
+def shards_in_flight(examples_in_flight: int, shard_size: int, n_each: float) -> int:
+    """Return how many shards a replica is given at a time.
+
+    Four times what its examples in flight fill: most of the shards under way wait for their slowest
+    example, or for the storage. But no more than its part of all, `n_each`, so that the replica
+    that is ready first does not take what others could do.
+
+    >>> shards_in_flight(96, 32, 1000), shards_in_flight(96, 32, 4.5), shards_in_flight(1, 32, 9)
+    (12, 5, 4)
+    """
+    n = 4 * math.ceil(examples_in_flight / shard_size)
+    return max(2, min(n, math.ceil(n_each), _MAX_SHARDS_IN_FLIGHT))
 
 
 def _waiting_words(resources: Mapping[str, float], seconds: float) -> str:

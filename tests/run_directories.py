@@ -9,8 +9,8 @@ import pyarrow as pa
 from raveval.evaluate import load_protocol, shard_states
 from raveval.fingerprint import digest
 from raveval.protocols import schema
-from raveval.store import Receipt, RunDirectory, shards_of
-from raveval.types import Usage, row_key
+from raveval.store import Attempt, Receipt, RunDirectory, shards_of
+from raveval.types import Shard, Usage, row_key
 
 Row = Mapping[str, Any]
 
@@ -91,3 +91,10 @@ def _records(protocol: str, rows: Sequence[Row]) -> pa.Table:
     common = {"status": "ok", "message": None}
     full = [{**common, "row_key": row_key(row["id"]), **row} for row in rows]
     return pa.Table.from_pylist(full, schema=schema(load_protocol(protocol).COLUMNS))
+
+
+def begun(directory: RunDirectory, shard: Shard, *, session: str) -> Attempt:
+    """Take up a shard as a replica does: the note is there, an answer is not."""
+    attempt = directory.next_attempt(shard, session=session)
+    directory.note(shard, attempt)
+    return attempt

@@ -8,6 +8,8 @@ Each module of this package with a public name is one backend; the file's name i
 - `encoder(model, options)`, which tells the plan how many tokens a request needs before anything is
   loaded (`raveval.lengths.Encoder` says what it has);
 - `start(model, options)`, which loads the model and returns an `Engine`;
+- where it does not answer 256 requests side by side at most, `slots(options, on_gpu=...)`, which
+  says how many: a replica keeps half as many again waiting;
 - where the model is elsewhere, `IS_CLIENT = True`: a replica then needs neither a GPU nor many
   cores, and is given one CPU unless the run says otherwise;
 - where it applies `ModelRef.adapter`, `TAKES_ADAPTERS = True`: a run with an adapter is else

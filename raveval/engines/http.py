@@ -172,6 +172,11 @@ def _check_address(address: str) -> None:
         )
 
 
+def slots(options: Options, *, on_gpu: bool) -> int:
+    """Return the most requests in flight."""
+    return options.concurrency
+
+
 def encoder(model: ModelRef, options: Options) -> HttpEncoder:
     """Return what can be known of the served model's tokens without asking anybody.
 

@@ -103,6 +103,11 @@ class Options:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
 
+def slots(options: Options, *, on_gpu: bool) -> int:
+    """Return the most sequences of one step; where vLLM chooses, its choice for a large GPU."""
+    return options.max_num_seqs or (1024 if on_gpu else 256)
+
+
 def encoder(model: ModelRef, options: Options) -> Encoder:
     """Return the encoder that the engine will use; no weights are loaded.
 

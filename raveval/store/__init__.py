@@ -300,27 +300,24 @@ class RunDirectory(ReplicaNotes):
         except FileNotFoundError:
             return b""
 
-    def begin(self, shard: Shard, *, session: str) -> Attempt:
-        """Note that a process takes up a shard, and return what became of earlier ones.
+    def next_attempt(self, shard: Shard, *, session: str) -> Attempt:
+        """Return what a process that takes up a shard has to note, with what became of others.
 
         Finding a note of the same session means that the process before this one died.
         """
         last = self._read_attempt(shard)
         if last is None:
-            attempt = Attempt(session)
-        elif last.session != session:
-            attempt = replace(last, session=session, in_flight=None, last_words="")
-        else:
-            deaths, words = dict(last.example_deaths), dict(last.example_words)
-            if last.in_flight is not None:
-                deaths[last.in_flight] = deaths.get(last.in_flight, 0) + 1
-                words[last.in_flight] = last.last_words
-            attempt = Attempt(session, last.n_deaths + 1, None, deaths, example_words=words)
-        self.note(shard, attempt)
-        return attempt
+            return Attempt(session)
+        if last.session != session:
+            return replace(last, session=session, in_flight=None, last_words="")
+        deaths, words = dict(last.example_deaths), dict(last.example_words)
+        if last.in_flight is not None:
+            deaths[last.in_flight] = deaths.get(last.in_flight, 0) + 1
+            words[last.in_flight] = last.last_words
+        return Attempt(session, last.n_deaths + 1, None, deaths, example_words=words)
 
     def note(self, shard: Shard, attempt: Attempt) -> None:
-        """Commit how far an attempt is."""
+        """Commit that an attempt is under way, and how far it is."""
         text = json.dumps(asdict(attempt))
         self._commit(_shard_name("attempts", shard, "json"), text.encode())
 

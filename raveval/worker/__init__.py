@@ -68,7 +68,12 @@ class ShardWorker:
     """A replica: one loaded engine that answers and commits several shards at once."""
 
     def __init__(
-        self, spec: WorkerSpec, *, replica: str | None = None, n_replicas: int = 1
+        self,
+        spec: WorkerSpec,
+        *,
+        replica: str | None = None,
+        n_replicas: int = 1,
+        examples_in_flight: int = 256,
     ) -> None:
         """Load the model.
 
@@ -79,8 +84,11 @@ class ShardWorker:
             spec: what the replica is made of.
             replica: a name that stays when the replica's process is replaced.
             n_replicas: how many there are to be.
+            examples_in_flight: how many examples wait for an answer before another shard's are
+                asked.
         """
         self._spec = spec
+        self._examples_in_flight = examples_in_flight
         self._refusal: _Outcome | None = None
         self._notes = Notes(spec.runs, stage=spec.stage, replica=replica or uuid.uuid4().hex)
         try:
@@ -103,7 +111,7 @@ class ShardWorker:
         self._notes.loaded(report)
         # Only now: of replicas that start at the same time the later ones see the others.
         self._check_alike(report)
-        gate, clock = Gate(), SharedClock()
+        gate, clock = Gate(self._examples_in_flight), SharedClock()
         self._desks = [
             Desk(run, spec.stage, engine, gate, clock, on_answer=self._notes.answered)
             for run in spec.runs

@@ -1,13 +1,15 @@
 """One run's part of what a replica does: its shards are answered or graded, scored, committed.
 
 A shard whose process died while its driver lived is taken up again; after two deaths it is asked
-example by example with nothing else in the engine, and an example that was alone in the engine at
-two deaths is quarantined: one poisonous row costs itself, not the run.
+with nothing else in the engine, after three example by example, and an example that was alone in
+the engine at two deaths is quarantined: one poisonous row costs itself, not the run. The shards
+that were beside it are asked for one by one, but their examples are not.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +18,7 @@ from typing import Any
 from raveval.engines import EngineDied
 from raveval.errors import RunError
 from raveval.evaluate import (
+    OnEach,
     Stage,
     TaskSpec,
     answer_examples,
@@ -31,8 +34,9 @@ from raveval.types import Answers, Example, Failure, Shard, Status
 from raveval.worker.turns import Gate, SharedClock
 from raveval.worker.watch import Watched
 
-_AskSome = Callable[[Sequence[Example]], Awaitable[list[Answers]]]
-_DEATHS_BEFORE_ISOLATION = 2
+_AskSome = Callable[[Sequence[Example], OnEach | None], Awaitable[list[Answers]]]
+_DEATHS_BEFORE_ALONE = 2
+_DEATHS_BEFORE_ONE_BY_ONE = 3
 _DEATHS_BEFORE_QUARANTINE = 2
 
 
@@ -138,8 +142,8 @@ class Desk:
         if self._stage is not Stage.ANSWER:
             raise RunError("its replies are gone; run the same command again")
 
-        async def ask(some: Sequence[Example]) -> list[Answers]:
-            return await answer_examples(some, self._engine, task)
+        async def ask(some: Sequence[Example], on_each: OnEach | None) -> list[Answers]:
+            return await answer_examples(some, self._engine, task, on_each=on_each)
 
         return await self._made(shard, task.reply_fingerprint, examples, ask)
 
@@ -150,8 +154,9 @@ class Desk:
         given = read_replies(replies.table, examples)
         answers = {example.id: each for example, each in zip(examples, given, strict=True)}
 
-        async def ask(some: Sequence[Example]) -> list[Answers]:
-            return await grade_examples(some, [answers[e.id] for e in some], self._engine, task)
+        async def ask(some: Sequence[Example], on_each: OnEach | None) -> list[Answers]:
+            theirs = [answers[example.id] for example in some]
+            return await grade_examples(some, theirs, self._engine, task, on_each=on_each)
 
         return await self._made(shard, verdicts_fingerprint(task, replies), examples, ask)
 
@@ -159,14 +164,12 @@ class Desk:
         self, shard: Shard, fingerprint: str, examples: Sequence[Example], ask: _AskSome
     ) -> Replies:
         """Question the engine about a shard, and commit what it says."""
-        attempt = await asyncio.to_thread(self._directory.begin, shard, session=self._run.session)
-        with self._clock.running() as cost:
-            answers = await self._answers(shard, attempt, examples, ask)
+        answers, seconds = await self._answers(shard, examples, ask)
         made = Replies(
             table=replies_table(examples, answers),
             fingerprint=fingerprint,
             engine=self._engine.describe(),
-            engine_seconds=cost.seconds,
+            engine_seconds=seconds,
         )
         await asyncio.to_thread(self._commit, shard, made)
         return made
@@ -176,17 +179,30 @@ class Desk:
         self._directory.commit_replies(shard, made, stage=self._stage)
 
     async def _answers(
-        self, shard: Shard, attempt: Attempt, examples: Sequence[Example], ask: _AskSome
-    ) -> list[Answers]:
-        """Ask all at once; a shard whose process died before is asked alone, one by one."""
-        if attempt.n_deaths < _DEATHS_BEFORE_ISOLATION:
-            async with self._gate.shared():
-                return await self._asked(shard, attempt, ask(examples))
-        async with self._gate.exclusive():
-            answers: list[Answers] = []
-            for example in examples:
-                answers += await self._ask_alone(shard, example, attempt, ask)
-            return answers
+        self, shard: Shard, examples: Sequence[Example], ask: _AskSome
+    ) -> tuple[list[Answers], float]:
+        """Ask once it is the shard's turn; return the answers and its seconds of the engine."""
+        attempt = await asyncio.to_thread(
+            self._directory.next_attempt, shard, session=self._run.session
+        )
+        async with contextlib.AsyncExitStack() as turn:
+            on_each = None
+            is_alone = attempt.n_deaths >= _DEATHS_BEFORE_ALONE
+            if not is_alone:
+                on_each = await turn.enter_async_context(self._gate.shared(len(examples)))
+            else:
+                await turn.enter_async_context(self._gate.exclusive())
+            # Only now: what waits for its turn has no part in the death of what is inside.
+            await asyncio.to_thread(self._directory.note, shard, attempt)
+            cost = turn.enter_context(self._clock.running())
+            is_at_once = attempt.n_deaths < _DEATHS_BEFORE_ONE_BY_ONE and len(examples) > 1
+            if is_at_once or not is_alone:
+                answers = await self._asked(shard, attempt, ask(examples, on_each))
+            else:
+                answers = []
+                for example in examples:
+                    answers += await self._ask_alone(shard, example, attempt, ask)
+        return answers, cost.seconds
 
     async def _ask_alone(
         self, shard: Shard, example: Example, attempt: Attempt, ask: _AskSome
@@ -198,7 +214,7 @@ class Desk:
             return [(Failure(Status.QUARANTINED, f"{message}; the last time: {words}"),)]
         alone = replace(attempt, in_flight=example.id)
         await asyncio.to_thread(self._directory.note, shard, alone)
-        answers = await self._asked(shard, alone, ask([example]))
+        answers = await self._asked(shard, alone, ask([example], None))
         await asyncio.to_thread(self._directory.note, shard, attempt)
         return answers
 

@@ -1,25 +1,63 @@
-"""Whose turn it is in an engine, and what each shard in flight costs."""
+"""Whose turn it is in an engine, how much waits for it, and what each shard in flight costs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 
 class Gate:
-    """Lets shards in together, or one alone."""
+    """Lets shards in together, as long as there is room for another example; or one alone.
 
-    def __init__(self) -> None:
+    What counts is the examples that wait for an answer, not the shards that wait for their slowest
+    one: else the engine idles while a few long answers hold the places of all that are done.
+    """
+
+    def __init__(self, room: int) -> None:
+        """Make room for so many examples; the shard that takes the last place comes in whole."""
+        self._n_free = room
+        self._freed = asyncio.Event()
+        self._queue = asyncio.Lock()  # first come, first served
         self._changed = asyncio.Condition()
         self._n_inside = 0
         self._alone = False
 
     @asynccontextmanager
-    async def shared(self) -> AsyncIterator[None]:
-        """Be inside with others."""
+    async def shared(self, n_examples: int) -> AsyncIterator[Callable[[], None]]:
+        """Be inside with others.
+
+        Yields:
+            What gives one example's place to others, to be called when it is answered; those that
+            are left are given back at the end.
+        """
+        async with self._queue:
+            while self._n_free <= 0:
+                self._freed.clear()
+                await self._freed.wait()
+            self._n_free -= n_examples
+        n_held = n_examples
+
+        def leave() -> None:
+            nonlocal n_held
+            n_held -= 1
+            self._free(1)
+
+        try:
+            async with self._with_others():
+                yield leave
+        finally:
+            self._free(n_held)
+
+    def _free(self, n_examples: int) -> None:
+        self._n_free += n_examples
+        if self._n_free > 0:
+            self._freed.set()
+
+    @asynccontextmanager
+    async def _with_others(self) -> AsyncIterator[None]:
         async with self._changed:
             await self._changed.wait_for(lambda: not self._alone)
             self._n_inside += 1

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 import multiprocessing
 import os
 import time
@@ -21,6 +20,7 @@ from typing import Any, Literal
 
 import psutil
 
+from raveval import pipeline
 from raveval.config import load_config
 from raveval.engines import Engine, _vllm_sums, vllm
 from raveval.engines._encoding import EncodedChoices, EncodedDocument, EncodedPrompt, Sequence
@@ -171,9 +171,10 @@ class Ours:
             model=self._plan.model.loadable,
             patience=Patience(1800.0, 2.0),
         )
-        worker = ShardWorker(spec)
+        in_flight = pipeline.examples_in_flight(spec, on_gpu=False)
+        worker = ShardWorker(spec, examples_in_flight=in_flight)
         self._forget()
-        return spent(lambda: asyncio.run(self._through(worker, task)))
+        return spent(lambda: asyncio.run(self._through(worker, task, in_flight)))
 
     def record(self, task: str) -> tuple[int, list[Asked]]:
         """Run a task once and note what is asked of the engine and what it asks of vLLM.
@@ -258,10 +259,13 @@ class Ours:
         self._engine._scorer._known.clear()
         assert self._engine._backend._engine.reset_prefix_cache()
 
-    async def _through(self, worker: ShardWorker, task: str) -> None:
+    async def _through(self, worker: ShardWorker, task: str, examples_in_flight: int) -> None:
         """Give the worker as many shards at a time as its actor would be given."""
-        run = self._plan.config.run
-        room = asyncio.Semaphore(max(2, math.ceil(run.examples_in_flight / run.shard_size)))
+        shard_size = self._plan.config.run.shard_size
+        shards = shards_of(task, len(self._tasks[task].examples), shard_size)
+        room = asyncio.Semaphore(
+            pipeline.shards_in_flight(examples_in_flight, shard_size, len(shards))
+        )
 
         async def one(shard: Shard) -> None:
             row = {"run": 0, **asdict(shard)}
@@ -269,7 +273,6 @@ class Ours:
                 async for outcome in worker({key: [value] for key, value in row.items()}):
                     assert not outcome["error"][0], outcome["error"][0]
 
-        shards = shards_of(task, len(self._tasks[task].examples), run.shard_size)
         await asyncio.gather(*map(one, shards))
 
 

@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of a perfect schedule")
     parser.add_argument("--slower", type=float, default=1.0)
     parser.add_argument("--shard-size", type=int, default=32)
-    parser.add_argument("--examples-in-flight", type=int, default=256)
+    parser.add_argument("--examples-in-flight", type=int, help="instead of the engine's own")
     given = parser.parse_args()
     for replicas in given.replicas:
         with tempfile.TemporaryDirectory(prefix="raveval-bench-") as folder:

@@ -38,6 +38,11 @@ def encoder(model: ModelRef, options: Options) -> ScriptedEncoder:
     return ScriptedEncoder(model.max_model_len or 4096)
 
 
+def slots(options: Options, *, on_gpu: bool) -> int:
+    """Return how many requests sleep at once."""
+    return options.slots
+
+
 def latency_seconds(key: str, options: Options) -> float:
     """Return how long a request sleeps: lognormal, and a function of its key alone."""
     digest = hashlib.blake2b(key.encode(), digest_size=8).digest()

@@ -18,6 +18,7 @@ from tests.finished_runs import finish
 from tests.fuzz import fuzzed, refused
 from tests.fuzz.test_configs import put
 from tests.fuzz.values import json_values
+from tests.run_directories import begun
 
 FILES = (
     *("run.json", "results.json", "session", "examples/demo_qa.parquet"),
@@ -33,7 +34,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     finish(path, [{"task": "demo_qa", "limit": 5}])
     directory = RunDirectory(path)
     directory.begin_session("s")
-    directory.begin(shards_of("demo_qa", 5, 7)[0], session="s")
+    begun(directory, shards_of("demo_qa", 5, 7)[0], session="s")
     return path
 
 
@@ -95,7 +96,7 @@ def carry_on(run: Path) -> None:
     with runner._begun(config, lambda _: None) as work:
         assert len(work.run.unanswered(work.missing)) <= 1
         shard = shards_of("demo_qa", 5, 7)[0]
-        work.run.directory.begin(shard, session="t")
+        begun(work.run.directory, shard, session="t")
         if not work.missing:
             runner._finished(work)
 

@@ -20,7 +20,7 @@ from raveval.store.object_store import ObjectStore
 from raveval.store.replicas import Process
 from raveval.types import Example, Shard
 from tests.object_stores import busy, served
-from tests.run_directories import choice, write_run
+from tests.run_directories import begun, choice, write_run
 from tests.unit.test_store import RECEIPT, SHARD
 
 TABLE = pa.table({"id": ["a", "b"], "kind": ["Completion"] * 2, "reply": ['{"text": "x"}'] * 2})
@@ -79,11 +79,11 @@ class TestFiles:
 
     def test_attempts_are_noted_and_forgotten(self, bucket: str) -> None:
         directory = RunDirectory(f"{bucket}/runs/a")
-        assert directory.begin(SHARD, session="s") == Attempt("s")
-        assert directory.begin(SHARD, session="s").n_deaths == 1
+        assert begun(directory, SHARD, session="s") == Attempt("s")
+        assert begun(directory, SHARD, session="s").n_deaths == 1
         replies = Replies(TABLE, "f", {}, 0.0)
         directory.commit_replies(SHARD, replies, stage=Stage.ANSWER)
-        assert directory.begin(SHARD, session="s").n_deaths == 0
+        assert begun(directory, SHARD, session="s").n_deaths == 0
         assert directory.drop_failed(SHARD) is False
 
     def test_replicas_reports_are_those_of_their_session(self, bucket: str) -> None:

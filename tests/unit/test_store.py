@@ -19,7 +19,7 @@ from raveval.errors import DataError, MismatchError, Refused, RunError
 from raveval.evaluate import ShardStates, Stage
 from raveval.store import Attempt, Receipt, Replies, RunDirectory, shards_of
 from raveval.types import Example, Message, Shard, Usage
-from tests.run_directories import choice, write_run
+from tests.run_directories import begun, choice, write_run
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 turns = st.lists(st.builds(Message, st.sampled_from(["system", "user", "assistant"]), text))
@@ -130,7 +130,7 @@ def test_replies_of_another_fingerprint_or_stage_are_not_there(
 ) -> None:
     directory = RunDirectory(tmp_path)
     replies = Replies(pa.table({"id": ["a"]}), "mine", {"engine": "e"}, 1.5)
-    directory.begin(SHARD, session="s")
+    begun(directory, SHARD, session="s")
     directory.commit_replies(SHARD, replies, stage=stage)
     assert not list((tmp_path / "attempts" / "task").iterdir())
     found = directory.read_replies(SHARD, fingerprint="mine", stage=stage)
@@ -143,19 +143,19 @@ def test_replies_of_another_fingerprint_or_stage_are_not_there(
 
 def test_a_death_is_counted_only_under_a_living_driver(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    assert directory.begin(SHARD, session="one").n_deaths == 0
-    assert directory.begin(SHARD, session="two").n_deaths == 0  # the driver died, not the replica
-    died = directory.begin(SHARD, session="two")
+    assert begun(directory, SHARD, session="one").n_deaths == 0
+    assert begun(directory, SHARD, session="two").n_deaths == 0  # the driver died, not the replica
+    died = begun(directory, SHARD, session="two")
     assert died.n_deaths == 1
     directory.note(SHARD, Attempt("two", 1, in_flight="x", last_words="no \udc80memory"))
     words = {"x": "no \udc80memory"}
     found = Attempt("two", 2, None, {"x": 1}, example_words=words)
-    assert directory.begin(SHARD, session="two") == found
+    assert begun(directory, SHARD, session="two") == found
     directory.note(SHARD, replace(found, in_flight="x"))
     found = Attempt("three", 2, None, {"x": 1}, example_words=words)
-    assert directory.begin(SHARD, session="three") == found
+    assert begun(directory, SHARD, session="three") == found
     directory.note(SHARD, replace(found, in_flight="x"))
-    assert directory.begin(SHARD, session="three").example_words == {"x": ""}, "it left none"
+    assert begun(directory, SHARD, session="three").example_words == {"x": ""}, "it left none"
 
 
 def test_what_is_done_is_known_without_reading_a_row(
@@ -218,7 +218,7 @@ def test_a_driver_that_starts_while_somebody_looks_is_let_in(tmp_path: Path) -> 
 
 def test_only_empty_folders_are_tidied_away(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    directory.begin(SHARD, session="s")
+    begun(directory, SHARD, session="s")
     directory.tidy()
     assert list(tmp_path.glob("attempts/*/*.json"))
     directory.commit_replies(SHARD, Replies(pa.table({"a": [1]}), "f", {}, 0.0), stage=Stage.ANSWER)
@@ -317,9 +317,9 @@ def test_a_receipt_that_was_changed_by_hand_is_none(tmp_path: Path, states: dict
 @pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"session": "s", "n_deaths": "many"}'])
 def test_a_torn_note_of_an_attempt_is_none(tmp_path: Path, content: str) -> None:
     directory = RunDirectory(tmp_path)
-    directory.begin(SHARD, session="s")
+    begun(directory, SHARD, session="s")
     (tmp_path / "attempts" / "task" / "00003.json").write_text(content)
-    assert directory.begin(SHARD, session="s").n_deaths == 0
+    assert begun(directory, SHARD, session="s").n_deaths == 0
 
 
 def test_a_folder_in_the_place_of_a_file_is_no_file(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import os
 import re
 import socket
 import threading
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from raveval.errors import RunError
 from raveval.evaluate import Stage, TaskSpec
 from raveval.pipeline import _error
 from raveval.protocols import TaskSettings
-from raveval.store import RunDirectory
+from raveval.store import Attempt, RunDirectory, shards_of
 from raveval.types import (
     ChoiceScores,
     Example,
@@ -36,11 +36,16 @@ from raveval.worker.notes import Notes
 from raveval.worker.watch import Patience, Watched
 
 TASK = TaskSpec("question_answering", TaskSettings(Sampling(8)), ("squad",), "r", "s")
-BATCH: dict[str, Any] = {"run": [0], "task": ["t"], "index": [0], "start": [0], "stop": [2]}
+SHARD = Shard("t", 0, 0, 2)
 
 
 def worker(
-    directory: str | Path, *, replica: str | None = None, n_replicas: int = 1, **changes: Any
+    directory: str | Path,
+    *,
+    replica: str | None = None,
+    n_replicas: int = 1,
+    examples_in_flight: int = 256,
+    **changes: Any,
 ) -> ShardWorker:
     loaded = changes.pop("loaded", None)
     settings: dict[str, Any] = {
@@ -51,15 +56,19 @@ def worker(
         "patience": Patience(5.0, 2.0),
     }
     spec = WorkerSpec(**{**settings, **changes})
-    return ShardWorker(spec, replica=replica, n_replicas=n_replicas)
+    return ShardWorker(
+        spec, replica=replica, n_replicas=n_replicas, examples_in_flight=examples_in_flight
+    )
+
+
+async def row_of(replica: ShardWorker, shard: Shard = SHARD) -> dict[str, Any]:
+    batch = {key: [value] for key, value in {"run": 0, **asdict(shard)}.items()}
+    (row,) = [row async for row in replica(batch)]
+    return row
 
 
 def outcome(replica: ShardWorker) -> dict[str, Any]:
-    async def first() -> dict[str, Any]:
-        (row,) = [row async for row in replica(BATCH)]
-        return row
-
-    return {key: values[0] for key, values in asyncio.run(first()).items()}
+    return {key: values[0] for key, values in asyncio.run(row_of(replica)).items()}
 
 
 @pytest.fixture
@@ -273,22 +282,44 @@ WORDS = "vLLM died: no \x1b[31mmemory \\udc80"
 def test_the_last_words_of_an_engine_are_kept_with_what_it_died_of(
     directory: RunDirectory,
 ) -> None:
-    for _ in range(4):
+    for _ in range(5):
         with pytest.raises(Ended):
             outcome(worker(directory.path, replica="r", options=DYING))
     assert outcome(worker(directory.path, replica="r", options=DYING))["n_missing"] == 1
     lost = list(directory.lost("mine").values())
-    assert [each.words for each in lost] == [WORDS] * 4
-    assert [each.alone for each in lost] == [None, None, "1", "1"]
+    assert [each.words for each in lost] == [WORDS] * 5
+    assert [each.alone for each in lost] == [None, None, None, "1", "1"]
     assert {each.shards for each in lost} == {("t 0",)}
     assert (lost[0].node, lost[0].process) == (socket.gethostname(), os.getpid())
-    replies = directory.read_replies(Shard("t", 0, 0, 2), fingerprint="r", stage=Stage.ANSWER)
+    replies = directory.read_replies(SHARD, fingerprint="r", stage=Stage.ANSWER)
     assert replies is not None
     quarantined = json.loads(replies.table.to_pylist()[1]["reply"])
     assert quarantined["status"] == "quarantined"
     assert quarantined["message"] == (
         "the engine's process died 2 times with this example alone in it; the last time: " + WORDS
     )
+
+
+def test_a_shard_that_waits_for_its_turn_has_no_part_in_a_death(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path)
+    run.begin_session("mine")
+    examples = [Example(id=str(n), prompt=f"q{n}?", references=("a",)) for n in range(4)]
+    run.write_examples("t", examples, digest="d")
+    inside, waits = shards_of("t", 4, 2)
+
+    async def both() -> None:
+        replica = worker(tmp_path, options=Options(latency_seconds=0.5), examples_in_flight=1)
+        first = asyncio.ensure_future(row_of(replica, inside))
+        while run.next_attempt(inside, session="mine").n_deaths == 0:
+            await asyncio.sleep(0.01)
+        second = asyncio.ensure_future(row_of(replica, waits))
+        await asyncio.sleep(0.2)
+        assert not first.done()
+        assert run.next_attempt(inside, session="mine").n_deaths == 1, "if the process died now"
+        assert run.next_attempt(waits, session="mine") == Attempt("mine"), "it was never begun"
+        assert [row["error"] for row in await asyncio.gather(first, second)] == [[""], [""]]
+
+    asyncio.run(both())
 
 
 @pytest.mark.usefixtures("mortal")
