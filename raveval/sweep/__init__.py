@@ -35,7 +35,7 @@ from raveval.sweep.files import (
     is_sweep,
     kept,
     load_sweep_results,
-    read_content,
+    read_entries,
     sweep_status,
     sweep_to_json,
     write_sweep,
@@ -103,7 +103,7 @@ def _check_ours(output: Path) -> None:
     """Refuse a directory that holds what is no sweep's, and would be written over."""
     if (output / "run.json").exists():
         raise MismatchError(f"run.output: {output} is a run, not a sweep; choose another output")
-    if not output.is_dir() or read_content(output) is not None:
+    if not output.is_dir() or read_entries(output) is not None:
         return
     # A sweep that was ended early has logs and runs, but no report: sweep.json is written first.
     foreign = sorted(

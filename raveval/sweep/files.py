@@ -4,19 +4,54 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from raveval import report, run_status
-from raveval.comparison import Difference, Verdict
+from raveval.comparison import Difference
 from raveval.errors import DataError
+from raveval.paths import NAME_PATTERN
 from raveval.store import RunDirectory
 from raveval.store.places import is_url
 from raveval.sweep.checkpoints import Checkpoint, step_of
 from raveval.sweep.outcome import Outcome, Progress, State
 from raveval.sweep.results import SweepResults, progress_of, swept
 from raveval.types import Coverage
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What sweep.json says of a checkpoint, whose name is that of its folder."""
+
+    name: Annotated[str, Field(pattern=NAME_PATTERN)]
+    step: int | None
+    place: str
+    state: State
+    message: str = ""
+    seconds: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    progress: Mapping[str, Progress] = field(default_factory=dict)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(self.name, self.step, {"path": self.place})
+
+    @property
+    def outcome(self) -> Outcome:
+        return Outcome(self.checkpoint, self.state, self.message, self.seconds, self.progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What sweep.json says; files may be torn, foreign, changed by hand."""
+
+    checkpoints: tuple[_Entry, ...]
+    from_previous: tuple[Difference, ...]
+    from_best: tuple[Difference, ...]
+    remarks: tuple[str, ...] = ()
+    best: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def write_sweep(results: SweepResults, write: Callable[[str, str], object]) -> None:
@@ -50,7 +85,7 @@ def is_sweep(directory: str | Path) -> bool:
     return (
         not is_url(str(directory))
         and not (path / "run.json").exists()
-        and (read_content(path) is not None or bool(_begun(path)))
+        and (read_entries(path) is not None or bool(_begun(path)))
     )
 
 
@@ -61,28 +96,29 @@ def load_sweep_results(directory: str | Path) -> SweepResults:
         DataError: no sweep there, or one of which no checkpoint has ended yet.
     """
     path = Path(directory)
-    content = read_content(path)
-    if content is None:
+    try:
+        content = _read(path)
+    except ValidationError as exc:
+        first = exc.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DataError(
+            f"{path / 'sweep.json'}: not the sweep.json of a sweep of raveval "
+            f"({where}: {first['msg']}); the same sweep again writes it anew"
+        ) from exc
+    except OSError as exc:
         if _begun(path):
             raise DataError(
                 f"{path}: no checkpoint of this sweep has ended yet; `raveval status {path}` says "
                 "how far they are"
-            )
-        raise DataError(f"{path}: no sweep of raveval here (no sweep.json)")
-    try:
-        outcomes = [outcome_of(entry) for entry in content["checkpoints"]]
-        return SweepResults(
-            tuple(swept(path, outcome) for outcome in outcomes),
-            _differences(content["from_previous"]),
-            _differences(content["from_best"]),
-            tuple(content.get("remarks", ())),
-            {task: tuple(names) for task, names in content.get("best", {}).items()},
-        )
-    except (KeyError, TypeError, ValueError, AttributeError) as exc:
-        raise DataError(
-            f"{path / 'sweep.json'}: not the sweep.json of a sweep of raveval ({exc}); the same "
-            "sweep again writes it anew"
-        ) from exc
+            ) from exc
+        raise DataError(f"{path}: no sweep of raveval here (no sweep.json)") from exc
+    return SweepResults(
+        tuple(swept(path, entry.outcome) for entry in content.checkpoints),
+        content.from_previous,
+        content.from_best,
+        content.remarks,
+        content.best,
+    )
 
 
 def earlier(output: Path) -> dict[str, Outcome]:
@@ -91,17 +127,14 @@ def earlier(output: Path) -> dict[str, Outcome]:
     Their weights may be gone, and what is asked for now may be others: the runs stand.
     """
     left: dict[str, Outcome] = {}
-    for entry in (read_content(output) or {}).get("checkpoints", ()):
-        checkpoint = Checkpoint(entry["name"], entry["step"], {"path": entry["place"]})
-        seconds = float(entry.get("seconds", 0.0))
-        if (output / checkpoint.name / "results.json").is_file():
-            left[checkpoint.name] = kept(checkpoint, seconds)
-        elif entry["state"] == State.ANSWERED:
-            left[checkpoint.name] = Outcome(checkpoint, State.ANSWERED, seconds=seconds)
-        elif entry["state"] == State.STOPPED and (output / checkpoint.name / "run.json").is_file():
-            progress = progress_of(output / checkpoint.name)
-            why = str(entry.get("message", ""))
-            left[checkpoint.name] = Outcome(checkpoint, State.STOPPED, why, seconds, progress)
+    for entry in read_entries(output) or ():
+        run = output / entry.name
+        if (run / "results.json").is_file():
+            left[entry.name] = kept(entry.checkpoint, entry.seconds)
+        elif entry.state is State.ANSWERED:
+            left[entry.name] = Outcome(entry.checkpoint, State.ANSWERED, seconds=entry.seconds)
+        elif entry.state is State.STOPPED and (run / "run.json").is_file():
+            left[entry.name] = replace(entry.outcome, progress=progress_of(run))
     return left
 
 
@@ -112,33 +145,22 @@ def kept(checkpoint: Checkpoint, seconds: float) -> Outcome:
     return Outcome(checkpoint, State.KEPT, message, seconds)
 
 
-def outcome_of(entry: Mapping[str, Any]) -> Outcome:
-    """Return what an entry of sweep.json says of a checkpoint."""
-    progress = entry.get("progress", {})
-    return Outcome(
-        Checkpoint(entry["name"], entry["step"], {"path": entry["place"]}),
-        State(entry["state"]),
-        str(entry.get("message", "")),
-        float(entry.get("seconds", 0.0)),
-        {task: Progress(**each) for task, each in progress.items()},
-    )
-
-
-def read_content(output: Path) -> dict[str, Any] | None:
-    """Return sweep.json; None where there is none, or it is not a sweep's."""
+def read_entries(output: Path) -> tuple[_Entry, ...] | None:
+    """Return what sweep.json says of checkpoints; None where there is none, or not a sweep's."""
     try:
-        content = json.loads((output / "sweep.json").read_text(encoding="utf-8"))
-        content["from_previous"], content["from_best"]
-        for entry in content["checkpoints"]:
-            entry["name"], entry["step"], entry["place"], entry["state"]
-    except (OSError, ValueError, KeyError, TypeError):
+        return _read(output).checkpoints
+    except (OSError, ValidationError):
         return None
-    found: dict[str, Any] = content
-    return found
 
 
-def _differences(entries: list[dict[str, Any]]) -> tuple[Difference, ...]:
-    return tuple(Difference(**{**entry, "verdict": Verdict(entry["verdict"])}) for entry in entries)
+def _read(output: Path) -> _Content:
+    """Return sweep.json.
+
+    Raises:
+        OSError: there is none, or it cannot be read.
+        ValidationError: no sweep wrote it.
+    """
+    return TypeAdapter(_Content).validate_json((output / "sweep.json").read_bytes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,8 +213,7 @@ def sweep_status(directory: str | Path) -> SweepStatus:
     if not is_sweep(path):
         raise DataError(f"{path}: no sweep of raveval here (no sweep.json)")
     driver = RunDirectory(path).holder()  # first: what one that ends now has written is read
-    entries = (read_content(path) or {}).get("checkpoints", ())
-    outcomes = {entry["name"]: outcome_of(entry) for entry in entries}
+    outcomes = {entry.name: entry.outcome for entry in read_entries(path) or ()}
     checkpoints = {name: outcome.checkpoint for name, outcome in outcomes.items()}
     for name in _begun(path):
         checkpoints.setdefault(name, Checkpoint(name, step_of(name), {"path": ""}))

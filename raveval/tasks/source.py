@@ -10,11 +10,14 @@ import csv
 import gzip
 import io
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO, get_args
+
+from typing_extensions import override
 
 from raveval.errors import ConfigError, DataError, nearest
 
@@ -36,6 +39,10 @@ _SUFFIXES: dict[str, Format] = {
 
 _ARTICLE_TITLE = re.compile(r" = (?!= )(.*[^ ]) = ")
 """WikiText's heading of the first level: one equals sign on each side, a blank before and after."""
+
+
+_MOST_UNPACKED_BYTES = 256 << 20
+_MOST_TIMES_UNPACKED = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +120,29 @@ def _format_of(path: Path, layout: Layout) -> Format:
     return found
 
 
+class _Unpacked(gzip.GzipFile):
+    """A gzip file; a small one that would fill the memory is refused.
+
+    Deflate can pack zeros a thousand times as small, texts hardly ten times.
+    """
+
+    @override
+    def read1(self, size: int = -1) -> bytes:  # what reading text asks for
+        data = super().read1(size)
+        packed = os.stat(self.name).st_size
+        if self.tell() > max(_MOST_UNPACKED_BYTES, _MOST_TIMES_UNPACKED * packed):
+            raise DataError(
+                f"{self.name}: its {packed} bytes unpack to {self.tell()} and more; above "
+                f"{_MOST_UNPACKED_BYTES} bytes only files up to {_MOST_TIMES_UNPACKED} times their "
+                "size are unpacked here. If this is meant, give the unpacked file"
+            )
+        return data
+
+
 def _open(path: Path, *, newline: str | None = "\n") -> TextIO:
     """Open a text file, gzipped or not; a byte order mark is skipped."""
     if path.suffix == ".gz":
-        return io.TextIOWrapper(gzip.open(path), encoding="utf-8-sig", newline=newline)
+        return io.TextIOWrapper(_Unpacked(path), encoding="utf-8-sig", newline=newline)
     return path.open(encoding="utf-8-sig", newline=newline)
 
 

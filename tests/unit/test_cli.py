@@ -350,12 +350,13 @@ class TestForeignText:
         assert r"m\x1b]0;owned\x07\u202e (engine scripted" in shown.stdout
 
     def test_in_the_status_of_a_sweep(self, tmp_path):
-        entry = {"name": self.HOSTILE, "step": 1, "place": "p", "state": "failed"}
+        entry = {"name": "step_1", "step": 1, "place": "p", "state": "failed"}
+        entry["message"] = self.HOSTILE
         content = {"checkpoints": [entry], "from_previous": [], "from_best": []}
         (tmp_path / "sweep.json").write_text(json.dumps(content))
         shown = invoke("status", tmp_path)
         assert shown.exit_code == 0, shown.stderr
-        assert r"m\x1b]0;owned\x07\u202e: " in shown.stdout
+        assert r"m\x1b]0;owned\x07\u202e" in shown.stdout
 
 
 class TestReport:

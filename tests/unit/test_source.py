@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from raveval.errors import DataError
-from raveval.tasks import hub
+from raveval.tasks import hub, source
 from raveval.tasks.source import Layout, Row, read
 
 ROWS = [{"id": "a", "n": 1, "text": "één"}, {"id": "b", "n": 2, "text": "line\nbreak"}]
@@ -36,6 +36,19 @@ def test_a_line_separator_inside_a_json_text_does_not_end_the_line(tmp_path: Pat
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a\u2028b\x85c"}\n', encoding="utf-8")
     assert rows_of(path)[0].columns == {"text": "a\u2028b\x85c"}
+
+
+def test_a_small_file_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "a.jsonl.gz"
+    path.write_bytes(gzip.compress(b'{"a": "' + b"0" * 50_000_000 + b'"}\n'))
+    (row,) = rows_of(path)
+    assert len(row.columns["a"]) == 50_000_000, "what fits is read"
+    monkeypatch.setattr(source, "_MOST_UNPACKED_BYTES", 10_000_000)
+    n_packed = path.stat().st_size
+    with pytest.raises(DataError, match=rf"its {n_packed} bytes unpack to \d+ and more; above"):
+        rows_of(path)
 
 
 def test_a_byte_order_mark_and_gzip_are_seen_through(tmp_path: Path) -> None:
