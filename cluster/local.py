@@ -145,6 +145,19 @@ def replace_node(cluster: Cluster, number: int) -> None:
     cluster.nodes[number] = _start_node(cluster, number, *_joining(cluster, number))
 
 
+def is_down(cluster: Cluster, number: int) -> bool:
+    """Whether a node has ended by itself: Ray's gives up where its agents start too slowly."""
+    node = cluster.nodes[number]
+    try:
+        children = node.children()
+        return node.poll() is not None or any(
+            child.name() == "raylet" and child.status() == psutil.STATUS_ZOMBIE
+            for child in children
+        )
+    except psutil.NoSuchProcess:
+        return node.poll() is not None
+
+
 def _joining(cluster: Cluster, number: int) -> tuple[str, str]:
     door = (cluster.directory / DOOR).read_text().strip()
     return f"--address={door}", f"--num-cpus={cluster.cpus[number]}"

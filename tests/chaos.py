@@ -50,6 +50,8 @@ CPUS = (1, 1)
 STUCK_SECONDS = 240.0
 """Without a commit for so long, a run is taken to hang."""
 LONGEST_PAUSE = 0.5
+SECONDS_BETWEEN_LOOKS = 10.0
+"""At the nodes: whether one has ended that nobody killed."""
 _COMMITS = ("replies", "verdicts", "states")
 
 Config = dict[str, Any]
@@ -66,6 +68,7 @@ class Tally:
     n_lost: int = 0
     n_doubled: int = 0
     n_other_results: int = 0
+    n_not_started: int = 0
     gave_up: list[str] = field(default_factory=list)
 
     @property
@@ -80,6 +83,8 @@ class Tally:
             f"{self.kills.total()} kills ({kinds}) in {self.n_runs} runs, {self.n_examples} "
             f"examples: {self.n_lost} lost, {self.n_doubled} doubled, {self.n_other_results} runs "
             f"with other results, {len(self.gave_up)} that gave up"
+            + f"; {self.n_not_started} nodes that Ray did not start in time"
+            * bool(self.n_not_started)
         )
 
 
@@ -193,6 +198,7 @@ class Chaos:
         A driver that gives up is noted, and started again as its user would.
         """
         seen, since = self._n_commits(), time.monotonic()
+        next_look = since + SECONDS_BETWEEN_LOOKS
         while True:
             n = self._n_commits()
             if wanted is not None and n >= wanted:
@@ -207,9 +213,20 @@ class Chaos:
                 self._drive()
             if n != seen:
                 seen, since = n, time.monotonic()
+            if time.monotonic() > next_look:
+                self._replace_what_is_down()
+                next_look = time.monotonic() + SECONDS_BETWEEN_LOOKS
             silent = time.monotonic() - since
             assert silent < STUCK_SECONDS, f"no commit for {silent:.0f} s: {self._last_words()}"
             time.sleep(0.02)
+
+    def _replace_what_is_down(self) -> None:
+        """Start nodes again that Ray gave up, as it does where the machine is too busy."""
+        for number in range(1, 1 + len(CPUS)):
+            if local.is_down(self._cluster, number):
+                self.tally.n_not_started += 1
+                self._say(f"node {number} did not come up: another one")
+                local.replace_node(self._cluster, number)
 
     def _finish(self, expected: Outcome) -> None:
         """Compare a run that is over with the quiet one."""

@@ -1,6 +1,6 @@
 """What a run of a million examples needs beside its engine: seconds, CPUs and memory, by phase.
 
-    python -m tests.bench.million_examples [ROWS…] [--kinds choice answers] [--num-fewshot N]
+    python -m tests.bench.million_examples [ROWS…] [--kinds choice answers] [--phases PHASE…]
 
 Rows are generated as JSONL, for a task of multiple choice and one of question answering, and a run
 on the scripted engine is made of each, every phase in a process of its own:
@@ -44,6 +44,7 @@ TASKS = {
         "sampling: {max_output_tokens: 16}\n"
     ),
 }
+PHASES = ("plan", "run", "report", "again")
 REPORT = (
     "import sys; from raveval.reduce import reduce_run; from raveval.report import to_html; "
     "from raveval.store import RunDirectory; directory = RunDirectory(sys.argv[1]); "
@@ -66,6 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("rows", type=int, nargs="*", default=[100_000, 1_000_000])
     parser.add_argument("--kinds", nargs="+", choices=TASKS, default=list(TASKS))
+    parser.add_argument("--phases", nargs="+", choices=PHASES, default=PHASES)
     parser.add_argument("--num-fewshot", type=int, default=0)
     parser.add_argument("--shard-size", type=int, default=32)
     given = parser.parse_args()
@@ -74,6 +76,8 @@ def main() -> None:
             with tempfile.TemporaryDirectory(prefix="raveval-bench-") as folder:
                 write_rows(Path(folder), kind, n_rows)
                 for phase, command in phases(Path(folder), kind, given):
+                    if phase not in given.phases:
+                        continue
                     cost = cost_of(command)
                     print(
                         f"{n_rows:>10,} {kind:<8} {phase:<7} {cost.seconds:8.1f} s, "

@@ -1,6 +1,7 @@
 """Runs whose replicas, nodes, drivers and whole cluster are killed at random."""
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from tests.chaos import KINDS, strike
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(900)]
 log = logging.getLogger(__name__)
 
-N_ROUNDS = len(KINDS)
+N_ROUNDS = len(KINDS) * (2 if os.environ.get("CI") else 1)
 
 
 def test_no_kill_loses_doubles_or_changes_an_example(tmp_path: Path) -> None:
