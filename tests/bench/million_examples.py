@@ -168,7 +168,7 @@ def _workers_bytes(pid: int) -> int:
     total = 0
     try:
         for process in psutil.Process(pid).children(recursive=True):
-            if "ShardWorker" in "".join(process.cmdline()[:1]):
+            if "MapWorker" in "".join(process.cmdline()[:1]):  # Ray's name of a replica
                 total += process.memory_full_info().uss
     except psutil.Error:
         pass  # ended between two looks

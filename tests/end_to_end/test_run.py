@@ -291,7 +291,7 @@ class TestFaults:
         assert list(found.failures) == ["1"]
         assert re.search(r"the last time: no reply for \d+ s, more than run\.", found.failures["1"])
         told = [line for line in heard if "another process takes its place" in line]
-        assert len(told) == 4
+        assert len(told) == 5
         assert all(" died: no reply for " in line for line in told)
         assert "at work on questions 0, on example '1' alone; " in told[-1]
         assert results.times["replicas_lost"] == [line.rpartition(";")[0] for line in told]
