@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from raveval import pipeline
 from raveval.config import RunSection
-from raveval.errors import DataError
+from raveval.errors import DataError, RunError
 from raveval.evaluate import Stage, TaskSpec
 from raveval.models import ChosenModel
 from raveval.progress import Progress
@@ -169,7 +169,13 @@ def score_stored(
         if replies is None or (task.is_graded and verdicts is None):
             return None
         before = _earlier_records(directory, shard)
-        score_shard(directory, shard, task, replies, verdicts)
+        try:
+            score_shard(directory, shard, task, replies, verdicts)
+        except OSError as exc:
+            raise RunError(
+                f"{directory.path}: task {shard.task!r}, shard {shard.index}: {exc}. What was "
+                "committed is kept: mend that, and run the same command again"
+            ) from exc
         if before is None:
             return 0, 0
         return len(before), n_changed(before, directory.read_records(shard), task)

@@ -219,8 +219,12 @@ def _load_seconds(directory: RunDirectory) -> dict[str, list[float]]:
     names = {str(Stage.ANSWER): "load_seconds", str(Stage.GRADE): "judge_load_seconds"}
     found: dict[str, list[float]] = {}
     for loaded in directory.worker_reports():
-        name = names[loaded.get("stage", str(Stage.ANSWER))]
-        found.setdefault(name, []).append(round(loaded["load_seconds"], 1))
+        name, seconds = (
+            names.get(str(loaded.get("stage", Stage.ANSWER))),
+            loaded.get("load_seconds"),
+        )
+        if name is not None and isinstance(seconds, int | float):  # else the file was changed
+            found.setdefault(name, []).append(round(float(seconds), 1))
     return found
 
 

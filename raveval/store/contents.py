@@ -47,6 +47,8 @@ def _entry_fault(name: str, entry: Any) -> str | None:
         value = entry.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
             return f"tasks.{name}.{key}: {value!r:.60} is not what raveval writes there"
+    if not all(isinstance(metric, str) for metric in entry["metrics"]):
+        return f"tasks.{name}.metrics: {entry['metrics']!r:.60} are no names"
     too_small = [key for key, least in (("n_examples", 0), ("shard_size", 1)) if entry[key] < least]
     return f"tasks.{name}.{too_small[0]}: {entry[too_small[0]]}" if too_small else None
 

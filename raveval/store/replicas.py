@@ -74,6 +74,15 @@ class Lost:
 WITHOUT_WORDS = "it left no last words: it crashed, or was killed (mostly for its memory)"
 
 
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("node", "stage", "words", "details", "when"), str),
+    "process": int,
+    "could_start": bool,
+    "shards": list,
+    "alone": (str, type(None)),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process of a replica, by what it left: whether it loaded, answered anything, was lost."""
@@ -108,8 +117,8 @@ class ReplicaNotes(Directory):
         """Return what processes of a session, or of all sessions, have loaded, oldest first."""
         names = [f"workers/{name}" for name in self._names("workers", session)]
         names.sort(key=self._place.modified)
-        reports: list[dict[str, Any]] = [json.loads(self._place.read(name)) for name in names]
-        return [report for report in reports if "loaded" in report]
+        noted = (self._noted(name) for name in names)
+        return [report for report in noted if "loaded" in report]
 
     def processes(self, session: str, replica: str) -> list[Process]:
         """Return the processes that a replica had so far, oldest first."""
@@ -117,7 +126,7 @@ class ReplicaNotes(Directory):
         return [
             Process(
                 name.removesuffix(".json"),
-                json.loads(self._place.read(f"workers/{name}")),
+                self._noted(f"workers/{name}"),
                 name in lost,
             )
             for name in self._names("workers", session)
@@ -126,7 +135,7 @@ class ReplicaNotes(Directory):
 
     def has_answered(self, name: str) -> bool:
         """Whether a process answered anything before it was lost."""
-        return bool(json.loads(self._place.read(f"workers/{name}.json")).get("has_answered"))
+        return bool(self._noted(f"workers/{name}.json").get("has_answered"))
 
     def report_lost(self, name: str, lost: Lost) -> None:
         """Commit how a process was lost, and when: now."""
@@ -142,19 +151,29 @@ class ReplicaNotes(Directory):
             known: names to leave out.
         """
         names = (name.removesuffix(".json") for name in self._names("lost", session))
-        found = {
-            name: _read(self._place.read(f"lost/{name}.json"))
-            for name in names
-            if name not in known
-        }
+        noted = {name: self._noted(f"lost/{name}.json") for name in names if name not in known}
+        found = {name: _lost(each) for name, each in noted.items() if _is_lost(each)}
         return dict(sorted(found.items(), key=lambda item: item[1].when))
+
+    def _noted(self, name: str) -> dict[str, Any]:
+        """Return what a note says; nothing where it is torn or foreign: no number rests on it."""
+        try:
+            content = json.loads(self._place.read(name))
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return content if isinstance(content, dict) else {}
 
     def _names(self, folder: str, session: str | None) -> Sequence[str]:
         start = "" if session is None else f"{session}-"
         return [name for name in self._place.names(folder) if name.startswith(start)]
 
 
-def _read(content: bytes) -> Lost:
+def _is_lost(content: Mapping[str, Any]) -> bool:
+    """Whether a note says how a process was lost, as raveval writes it."""
+    return all(key in content and isinstance(content[key], kind) for key, kind in _KINDS.items())
+
+
+def _lost(content: Mapping[str, Any]) -> Lost:
     known = {each.name for each in fields(Lost)}
-    found = {key: value for key, value in json.loads(content).items() if key in known}
-    return Lost(**{**found, "shards": tuple(found["shards"])})
+    found = {key: value for key, value in content.items() if key in known}
+    return Lost(**{**found, "shards": tuple(map(str, found["shards"]))})

@@ -115,9 +115,9 @@ class Notes:
 
     def _bury(self, process: Process) -> None:
         """Note the end of a process that could not do so itself."""
-        content = process.content
+        said = {**self.about, "process": 0, **process.content}  # which may be torn
         lost = Lost(
-            content["node"], content["process"], content["stage"], process.has_loaded, words=""
+            str(said["node"]), said["process"], str(said["stage"]), process.has_loaded, words=""
         )
         suffix = process.name.partition("-")[2]
         for directory, session in self._runs:

@@ -62,6 +62,16 @@ def test_load_times_are_those_of_all_sessions_candidate_and_judge_apart(tmp_path
     assert _load_seconds(directory) == {"load_seconds": [2.0, 4.0], "judge_load_seconds": [3.0]}
 
 
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"loaded": {}, "shards": 3}'])
+def test_torn_notes_of_replicas_cost_nothing(tmp_path: Path, content: str):
+    directory = RunDirectory(tmp_path)
+    for folder in ("workers", "lost"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "s-r-000.json").write_text(content)
+    assert _load_seconds(directory) == {}
+    assert _lost_replicas(directory) == {}
+
+
 def test_the_last_replicas_that_were_lost_are_named(tmp_path: Path):
     directory = RunDirectory(tmp_path)
     assert _lost_replicas(directory) == {}
