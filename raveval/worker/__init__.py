@@ -8,8 +8,10 @@ refused (`canary`). An engine that hangs is ended like one that died (`watch`).
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
+import tempfile
 import threading
 import time
 import traceback
@@ -279,5 +281,9 @@ def _words(exc: Exception, where: str) -> str:
     if isinstance(exc, RavevalError):
         return f"{where}{exc}"
     if isinstance(exc, OSError):
-        return f"{where}{type(exc).__name__}: {exc}"
+        said = f"{where}{type(exc).__name__}: {exc}"
+        if exc.errno == errno.ENOSPC and exc.filename is None:  # it may be either disk
+            node = socket.gethostname()
+            said += f". On node {node} make room for run.output, or in {tempfile.gettempdir()}"
+        return said
     return where + "".join(traceback.format_exception(exc))

@@ -249,7 +249,8 @@ def test_a_full_disk_is_told_in_its_own_words(
 
     monkeypatch.setattr(os, "fsync", full)
     found = outcome(worker(directory.path))
-    assert "No space left on device" in found["error"]
+    assert "No space left on device. On node " in found["error"]
+    assert " make room for run.output, or in /" in found["error"]
     assert "Traceback" not in found["error"]
 
 
