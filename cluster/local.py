@@ -315,7 +315,7 @@ def main() -> None:
 
 
 def _dead(cluster: Cluster) -> int | None:
-    return next((n for n, node in enumerate(cluster.nodes) if node.poll() is not None), None)
+    return next((n for n in range(len(cluster.nodes)) if is_down(cluster, n)), None)
 
 
 if __name__ == "__main__":

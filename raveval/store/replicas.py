@@ -156,10 +156,13 @@ class ReplicaNotes(Directory):
         return dict(sorted(found.items(), key=lambda item: item[1].when))
 
     def _noted(self, name: str) -> dict[str, Any]:
-        """Return what a note says; nothing where it is torn or foreign: no number rests on it."""
+        """Return what a note says; nothing where it is torn or foreign: no number rests on it.
+
+        Storage that fails is another matter, and is told.
+        """
         try:
             content = json.loads(self._place.read(name))
-        except (OSError, ValueError, RecursionError):
+        except (IsADirectoryError, ValueError, RecursionError):
             return {}
         return content if isinstance(content, dict) else {}
 

@@ -10,7 +10,6 @@ import csv
 import gzip
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -126,13 +125,17 @@ class _Unpacked(gzip.GzipFile):
     Deflate can pack zeros a thousand times as small, texts hardly ten times.
     """
 
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._n_packed = path.stat().st_size
+        self._most = max(_MOST_UNPACKED_BYTES, _MOST_TIMES_UNPACKED * self._n_packed)
+
     @override
     def read1(self, size: int = -1) -> bytes:  # what reading text asks for
         data = super().read1(size)
-        packed = os.stat(self.name).st_size
-        if self.tell() > max(_MOST_UNPACKED_BYTES, _MOST_TIMES_UNPACKED * packed):
+        if self.tell() > self._most:
             raise DataError(
-                f"{self.name}: its {packed} bytes unpack to {self.tell()} and more; above "
+                f"{self.name}: its {self._n_packed} bytes unpack to {self.tell()} and more; above "
                 f"{_MOST_UNPACKED_BYTES} bytes only files up to {_MOST_TIMES_UNPACKED} times their "
                 "size are unpacked here. If this is meant, give the unpacked file"
             )

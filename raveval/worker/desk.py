@@ -185,23 +185,25 @@ class Desk:
         attempt = await asyncio.to_thread(
             self._directory.next_attempt, shard, session=self._run.session
         )
+        is_alone = attempt.n_deaths >= _DEATHS_BEFORE_ALONE
+        is_one_by_one = is_alone and (
+            attempt.n_deaths >= _DEATHS_BEFORE_ONE_BY_ONE or len(examples) == 1
+        )
         async with contextlib.AsyncExitStack() as turn:
             on_each = None
-            is_alone = attempt.n_deaths >= _DEATHS_BEFORE_ALONE
-            if not is_alone:
-                on_each = await turn.enter_async_context(self._gate.shared(len(examples)))
-            else:
+            if is_alone:
                 await turn.enter_async_context(self._gate.exclusive())
+            else:
+                on_each = await turn.enter_async_context(self._gate.shared(len(examples)))
             # Only now: what waits for its turn has no part in the death of what is inside.
             await asyncio.to_thread(self._directory.note, shard, attempt)
             cost = turn.enter_context(self._clock.running())
-            is_at_once = attempt.n_deaths < _DEATHS_BEFORE_ONE_BY_ONE and len(examples) > 1
-            if is_at_once or not is_alone:
-                answers = await self._asked(shard, attempt, ask(examples, on_each))
-            else:
+            if is_one_by_one:
                 answers = []
                 for example in examples:
                     answers += await self._ask_alone(shard, example, attempt, ask)
+            else:
+                answers = await self._asked(shard, attempt, ask(examples, on_each))
         return answers, cost.seconds
 
     async def _ask_alone(

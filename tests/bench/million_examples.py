@@ -31,6 +31,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.bench.timing import replicas_below
+
 MEBIBYTE = 1 << 20
 SECONDS_BETWEEN_LOOKS = 0.5
 TASKS = {
@@ -167,9 +169,8 @@ def _watched(pid: int, cost: Cost) -> Iterator[None]:
 def _workers_bytes(pid: int) -> int:
     total = 0
     try:
-        for process in psutil.Process(pid).children(recursive=True):
-            if "MapWorker" in "".join(process.cmdline()[:1]):  # Ray's name of a replica
-                total += process.memory_full_info().uss
+        for replica in replicas_below(psutil.Process(pid)):
+            total += replica.memory_full_info().uss
     except psutil.Error:
         pass  # ended between two looks
     return total

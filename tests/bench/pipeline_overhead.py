@@ -34,6 +34,7 @@ from raveval.types import Example, ModelRef, Sampling
 from raveval.worker import RunPart, WorkerSpec
 from raveval.worker.watch import Patience
 from tests.bench.sleeping_engine import Options, latency_seconds
+from tests.bench.timing import replicas_below
 
 TASK = TaskSpec("question_answering", TaskSettings(Sampling(16)), ("squad",), "r", "s")
 MEBIBYTE = 1 << 20
@@ -113,7 +114,7 @@ def _perfect_seconds(latencies: Iterator[float], n_slots: int) -> float:
 
 def _sample(n_done: int) -> Sample:
     me = psutil.Process()
-    others = [p for p in me.children(recursive=True) if "MapWorker" in p.name() or _is_replica(p)]
+    others = replicas_below(me)
     cpu = [p.cpu_times() for p in others]
     mine = me.cpu_times()
     return Sample(
@@ -123,10 +124,6 @@ def _sample(n_done: int) -> Sample:
         sum(t.user + t.system for t in cpu),
         sum(p.memory_full_info().uss for p in others),
     )
-
-
-def _is_replica(process: psutil.Process) -> bool:
-    return any("ShardWorker" in word for word in process.cmdline()[:1])
 
 
 def _print(

@@ -1,9 +1,17 @@
-"""Times functions in a way that other processes disturb little."""
+"""Times functions in a way that other processes disturb little, and finds what else to measure."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+
+import psutil
+
+
+def replicas_below(process: psutil.Process) -> list[psutil.Process]:
+    """Return the replicas among the processes that one has started, by Ray's name of them."""
+    below = process.children(recursive=True)
+    return [each for each in below if "MapWorker" in "".join(each.cmdline()[:1])]
 
 
 def cpu_seconds(run: Callable[[], object], *, repetitions: int = 5) -> float:

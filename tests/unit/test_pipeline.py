@@ -41,6 +41,24 @@ def test_cpus_are_shared_where_there_is_nothing_else(replicas: int, cpus: int) -
         assert given(engine, options, replicas=replicas) == (cpus, 0)
 
 
+@pytest.mark.parametrize(
+    ("engine", "options", "on_cpu", "on_gpu"),
+    [
+        ("vllm", vllm.Options(), 384, 1536),
+        ("vllm", vllm.Options(max_num_seqs=7), 11, 11),
+        ("http", http.Options(base_url="http://localhost/v1", concurrency=20), 30, 30),
+        ("transformers", transformers.Options(), 384, 384),
+        ("scripted", scripted.Options(), 384, 384),
+    ],
+)
+def test_half_as_many_examples_again_wait_as_are_answered(
+    engine: str, options: Any, on_cpu: int, on_gpu: int
+) -> None:
+    spec = WorkerSpec((), engine, options, ModelRef(id="m"), patience=PATIENCE)
+    assert pipeline.examples_in_flight(spec, on_gpu=False) == on_cpu
+    assert pipeline.examples_in_flight(spec, on_gpu=True) == on_gpu
+
+
 def test_a_model_gets_the_devices_it_is_split_over_and_one_cpu() -> None:
     assert given("vllm", vllm.Options(), nodes=WITH_GPUS, replicas=4) == (1, 1)
     split = vllm.Options(tensor_parallel_size=4)
