@@ -121,6 +121,18 @@ OPERATIONS: tuple[Callable[[Path], object], ...] = (
 )
 
 
+def test_records_that_cannot_be_written_are_named(whole: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    records = run / "records" / "demo_qa" / "00000.parquet"
+    records.unlink()
+    records.mkdir()
+    said = refused(lambda: runner.rescore(run))
+    assert said is not None
+    assert said.startswith(f"{run}: task 'demo_qa', shard 0: ")
+    assert "What was committed is kept" in said
+
+
 @fuzzed(50)
 @given(
     changed=st.lists(changes(), min_size=1, max_size=2),

@@ -301,6 +301,21 @@ def test_the_last_words_of_an_engine_are_kept_with_what_it_died_of(
     )
 
 
+@pytest.mark.usefixtures("mortal")
+def test_a_shard_of_one_example_is_alone_at_once(directory: RunDirectory) -> None:
+    one = Shard("t", 0, 1, 2)
+
+    def death() -> None:
+        with pytest.raises(Ended):
+            asyncio.run(row_of(worker(directory.path, replica="r", options=DYING), one))
+
+    for _ in range(4):
+        death()
+    row = asyncio.run(row_of(worker(directory.path, replica="r", options=DYING), one))
+    assert (row["n_examples"], row["n_missing"]) == ([1], [1])
+    assert [each.alone for each in directory.lost("mine").values()] == [None, None, "1", "1"]
+
+
 def test_a_shard_that_waits_for_its_turn_has_no_part_in_a_death(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     run.begin_session("mine")
