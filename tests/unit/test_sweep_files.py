@@ -135,5 +135,5 @@ class TestReport:
         content = json.loads((swept / "sweep.json").read_text())
         content["checkpoints"][0]["state"] = "asleep"
         (tmp_path / "sweep.json").write_text(json.dumps(content))
-        with pytest.raises(DataError, match="'asleep' is not a valid State"):
+        with pytest.raises(DataError, match=r"checkpoints\.0\.state: Input should be 'done'"):
             raveval.load_sweep_results(tmp_path)
