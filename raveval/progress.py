@@ -1,14 +1,16 @@
 """The one line that says how far a run is: done of total, missing, tokens per second, time left.
 
 On a terminal it is redrawn in place; elsewhere a new line is said at most every ten seconds. Until
-there is something to count, another one says what is waited for.
+there is something to count, others say what is waited for, or what is being made.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -80,6 +82,24 @@ def _clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+@contextlib.contextmanager
+def still_at(work: str, *, say: Callable[[str], None]) -> Iterator[None]:
+    """Say every ten seconds that a piece of work goes on; one that is quick is not spoken of."""
+    is_over, started = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not is_over.wait(_SECONDS_BETWEEN_LINES):
+            say(f"still {work}, for {_clock(time.monotonic() - started)} now")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def waiting_words(

@@ -26,6 +26,7 @@ from raveval.plan import (
     score_inputs,
 )
 from raveval.plan.reuse import take_over
+from raveval.progress import still_at
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Results, Shard
 
@@ -215,7 +216,8 @@ def _begun(config: Config, say: Say) -> Iterator[_Begun]:
                 say(f"all {len(shards)} shards are done, and the results written")
                 yield _Begun(run, manifest, [], results)
                 return
-        _prepare(directory, planned, manifest)
+        with still_at("writing down what is asked", say=say):
+            _prepare(directory, planned, manifest)
         if checked.run.answers_from is not None:
             wanted = {task.name: task.reply_fingerprint for task in planned.tasks}
             take_over(checked.run.answers_from, directory, wanted, shards, say=say)

@@ -21,6 +21,7 @@ from raveval.plan import preflight, reuse
 from raveval.plan.environment import installed
 from raveval.plan.resumption import reconcile
 from raveval.plan.task import PlannedTask, Planning, score_fingerprint, score_inputs
+from raveval.progress import still_at
 from raveval.store import RunDirectory, shards_of
 from raveval.types import Shard
 
@@ -132,8 +133,10 @@ def make_plan(config: RunConfig, *, say: Callable[[str], None] = lambda _: None)
     )
     planned = []
     for entry in evaluate.tasks:
-        say(f"preparing {entry.name or entry.task}")
-        planned.append(planning.task(entry))
+        work = f"preparing {entry.name or entry.task}"
+        say(work)
+        with still_at(work, say=say):
+            planned.append(planning.task(entry))
     sizes = {task.name: config.run.shard_size for task in planned}
     if config.run.answers_from is not None:
         sizes = reuse.shard_sizes(config.run.answers_from, planned)

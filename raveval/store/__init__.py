@@ -54,6 +54,10 @@ _ORIGIN = b"raveval.origin"
 _NOT_OURS = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 """What comes of JSON that raveval did not write, where it is taken for what it would have."""
 
+_DAMAGED = (
+    "If raveval wrote it, delete this file alone: the run's own command writes it anew and goes on "
+    "from what is there. Else choose another directory"
+)
 _LAYERS = ("examples", "replies", "verdicts", "records", "states", "attempts", "workers", "lost")
 _REPORTS = ("results.json", "report.md", "report.html")
 LAYOUT = frozenset({*_LAYERS, "run.json", "session", *_REPORTS})
@@ -79,10 +83,10 @@ class RunDirectory(ReplicaNotes):
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError, StoreError) as exc:
-            raise DataError(f"{where}: cannot be read: {exc}") from exc
+            raise DataError(f"{where}: cannot be read: {exc}. {_DAMAGED}") from exc
         fault = manifest_fault(content)
         if fault is not None:
-            raise DataError(f"{where}: {fault}")
+            raise DataError(f"{where}: {fault}. {_DAMAGED}")
         manifest: dict[str, Any] = content
         return manifest
 
@@ -186,6 +190,7 @@ class RunDirectory(ReplicaNotes):
         """Commit what the model of a stage made of a shard."""
         origin = {
             "fingerprint": replies.fingerprint,
+            "rows": [shard.start, shard.stop],
             "engine": replies.engine,
             "engine_seconds": replies.engine_seconds,
         }
@@ -195,14 +200,18 @@ class RunDirectory(ReplicaNotes):
         self._place.delete(_shard_name("attempts", shard, "json"))
 
     def read_replies(self, shard: Shard, *, fingerprint: str, stage: Stage) -> Replies | None:
-        """Return what a stage made of a shard; None where nothing was under this fingerprint."""
+        """Return what a stage made of a shard; None where nothing was under this fingerprint.
+
+        Shards of another size may stand under the same numbers, where run.json was lost.
+        """
         try:
             table = self._read_table(_shard_name(_LAYER_OF[stage], shard, "parquet"))
         except (OSError, pa.ArrowException):
             return None  # missing, torn or rotten: the shard is asked again
         found = (table.schema.metadata or {}).get(_ORIGIN)
         origin = {} if found is None else json.loads(found)
-        if origin.get("fingerprint") != fingerprint:
+        rows = [shard.start, shard.stop]
+        if origin.get("fingerprint") != fingerprint or origin.get("rows") != rows:
             return None
         return Replies(table, fingerprint, origin["engine"], origin["engine_seconds"])
 
@@ -280,7 +289,9 @@ class RunDirectory(ReplicaNotes):
     def finished(self, shard: Shard, *, score_fingerprint: str) -> Receipt | None:
         """Return the receipt of a shard that is done under this fingerprint, records and all."""
         receipt = self.read_receipt(shard)
-        if receipt is None or receipt.score_fingerprint != score_fingerprint:
+        if receipt is None or receipt.shard != shard:
+            return None
+        if receipt.score_fingerprint != score_fingerprint:
             return None
         return receipt if self.has_records(shard) else None
 

@@ -71,4 +71,4 @@ def _at(key: str, evaluate: Callable[[Columns], Value], columns: Columns) -> Val
     except templates.MissingColumn as exc:
         raise RowError(f"{key}: {exc}", alike=f"{key}: no column {exc.column}") from exc
     except DataError as exc:
-        raise DataError(f"{key}: {exc}") from exc
+        raise RowError(f"{key}: {exc}", alike=f"{key}: {exc}") from exc

@@ -11,7 +11,14 @@ import pytest
 
 import raveval
 from raveval import tasks
-from raveval.errors import ConfigError, MismatchError, ModelError, ResourceError, RunError
+from raveval.errors import (
+    ConfigError,
+    DataError,
+    MismatchError,
+    ModelError,
+    ResourceError,
+    RunError,
+)
 from raveval.evaluate import Stage
 from raveval.store import RunDirectory, shards_of
 from tests.end_to_end.conftest import Config, numbers, receipts
@@ -131,6 +138,23 @@ class TestResume:
         raveval.run(config(shard_size=3))
         assert receipts(tmp_path / "run") == before
         assert numbers(tmp_path / "run") == expected
+
+    @pytest.mark.usefixtures("without_ray")
+    @pytest.mark.parametrize("shard_size", [5, 3])
+    def test_goes_on_without_a_damaged_manifest_as_its_refusal_says(
+        self, config: MakeConfig, tmp_path: Path, shard_size: int
+    ) -> None:
+        settings = config(shard_size=5, tasks=["demo_qa"])
+        raveval.run(settings)
+        expected, before = numbers(tmp_path / "run"), receipts(tmp_path / "run")
+        manifest = tmp_path / "run" / "run.json"
+        manifest.write_bytes(manifest.read_bytes()[:100])
+        with pytest.raises(DataError, match="delete this file alone"):
+            raveval.run(settings)
+        manifest.unlink()
+        raveval.run(config(shard_size=shard_size, tasks=["demo_qa"]))
+        assert numbers(tmp_path / "run") == expected
+        assert (receipts(tmp_path / "run") == before) == (shard_size == 5)
 
     def test_examples_of_another_plan_are_written_anew(
         self, config: MakeConfig, tmp_path: Path

@@ -1,6 +1,10 @@
 """The progress line counts what is done, and guesses the rest from when the model was loaded."""
 
-from raveval.progress import Progress, waiting_words
+import time
+
+import pytest
+
+from raveval.progress import Progress, still_at, waiting_words
 
 
 def test_a_line_at_the_end_whatever_the_speed() -> None:
@@ -33,6 +37,31 @@ def test_hours_are_told_as_hours(monkeypatch) -> None:
     now[0] = 1.0
     progress.add(1, n_missing=0, n_tokens=0)
     assert progress.line(now[0]).endswith("2:46:38 left")
+
+
+def test_work_that_takes_long_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raveval.progress._SECONDS_BETWEEN_LINES", 0.05)
+    said: list[str] = []
+
+    def break_off() -> None:
+        with still_at("preparing squad", say=said.append):
+            while len(said) < 2:
+                time.sleep(0.01)
+            raise ValueError("a row")
+
+    with pytest.raises(ValueError, match="a row"):
+        break_off()
+    assert said[0] == "still preparing squad, for 0:00 now"
+    n_said = len(said)
+    time.sleep(0.2)
+    assert len(said) == n_said
+
+
+def test_work_that_is_quick_is_not_spoken_of() -> None:
+    said: list[str] = []
+    with still_at("preparing squad", say=said.append):
+        pass
+    assert said == []
 
 
 def test_a_replica_that_loads_is_told_from_one_without_a_place() -> None:
