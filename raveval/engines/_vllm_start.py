@@ -177,7 +177,7 @@ def _run(config: Any, mode: str) -> InProcess | OwnProcess:
 
             gc.collect()
             gc.freeze()  # as vLLM itself does a little later, and takes back when it is closed
-            return InProcess(LLMEngine.from_vllm_config(config, disable_log_stats=True))
+            return InProcess(lambda: LLMEngine.from_vllm_config(config, disable_log_stats=True))
         logs = config.logging_config
         log = EngineLog(logs.log_level)
         if logs.configure_logging and logs.pylogging_config_file is None:

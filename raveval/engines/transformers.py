@@ -10,7 +10,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -87,11 +87,15 @@ def start(model: ModelRef, options: Options) -> Engine:
 
     if options.threads is not None:
         torch.set_num_threads(options.threads)
-    loaded = _torch_model.load(
-        model,
-        end_id=encodes.tokenizer.eos_token_id,
-        trust_remote_code=options.trust_remote_code,
-    )
+    # In a thread that ends, and its OpenMP threads with it: with more of those than CPUs, none
+    # would spin for the next piece of work (see `_vllm_backends.InProcess`).
+    with ThreadPoolExecutor(1) as thread:
+        loaded = thread.submit(
+            _torch_model.load,
+            model,
+            end_id=encodes.tokenizer.eos_token_id,
+            trust_remote_code=options.trust_remote_code,
+        ).result()
     return TransformersEngine(loaded, encodes, batch_size=options.batch_size)
 
 

@@ -76,7 +76,7 @@ class Engine:
 @pytest.fixture
 def running():
     engine = Engine()
-    backend = InProcess(engine)
+    backend = InProcess(lambda: engine)
     yield engine, backend
     backend.close()
 
@@ -141,7 +141,7 @@ def test_cancelling_the_coroutine_cancels_the_request(running):
 
 
 def test_closing_fails_what_waits():
-    backend = InProcess(Engine())
+    backend = InProcess(Engine)
     future = backend.submit((1,), 10**6)
     backend.close()
     for late in (future, backend.submit((1,), 1)):
