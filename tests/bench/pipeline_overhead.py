@@ -45,6 +45,7 @@ class Sample:
     """The driver and the replicas at one moment: CPU seconds so far, and bytes of their own."""
 
     n_done: int
+    n_replicas: int
     driver_cpu_seconds: float
     driver_bytes: int
     replicas_cpu_seconds: float
@@ -119,6 +120,7 @@ def _sample(n_done: int) -> Sample:
     mine = me.cpu_times()
     return Sample(
         n_done,
+        len(others),
         mine.user + mine.system,
         me.memory_full_info().uss,
         sum(t.user + t.system for t in cpu),
@@ -135,7 +137,8 @@ def _print(
     samples: list[Sample],
     given: argparse.Namespace,
 ) -> None:
-    first, last = samples[0], samples[-1]
+    first = samples[0]
+    last = [s for s in samples if s.n_replicas == replicas][-1]  # idle ones end before the run
     n_between = last.n_done - first.n_done
     driver = (last.driver_cpu_seconds - first.driver_cpu_seconds) / n_between
     worker = (last.replicas_cpu_seconds - first.replicas_cpu_seconds) / n_between
@@ -148,8 +151,8 @@ def _print(
     for sample in samples:
         print(
             f"  after {sample.n_done} shards: driver {sample.driver_bytes / MEBIBYTE:.0f} MiB, "
-            f"replicas {sample.replicas_bytes / MEBIBYTE:.0f} MiB "
-            f"({sample.replicas_bytes / MEBIBYTE / replicas:.0f} each)"
+            f"{sample.n_replicas} replicas {sample.replicas_bytes / MEBIBYTE:.0f} MiB "
+            f"({sample.replicas_bytes / MEBIBYTE / max(sample.n_replicas, 1):.0f} each)"
         )
 
 
