@@ -46,6 +46,7 @@ from tests.bench.engine_raw import Raw
 from tests.bench.engine_sides import Asked, Ours, Side, Spent
 
 PARTS = ("raw", "entropy", "start", "lm-eval")
+RAW_TASKS = ("arc_0shot", "arc_5shot", "squad")
 N_WORDS = 2000
 TOKEN_NATS = 2e-4
 """Between two ways to the same float32 log-likelihood, per token: as in test_vllm_engine."""
@@ -61,6 +62,7 @@ def main() -> None:
     parser.add_argument("--examples", type=int, default=100, help="of each task")
     parser.add_argument("--rounds", type=int, default=3, help="of which medians are taken")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--tasks", nargs="+", choices=RAW_TASKS, default=RAW_TASKS, help="of raw")
     given = parser.parse_args()
     print(f"{_vllm_start.n_threads()} threads, load of the machine {os.getloadavg()[0]:.1f}")
     with tempfile.TemporaryDirectory(prefix="raveval-bench-") as folder:
@@ -74,7 +76,7 @@ def _with_engine(given: argparse.Namespace, folder: Path) -> None:
     ours = Side(Ours, _config(given.model, given.data, given.examples, folder), folder)
     try:
         if "raw" in given.only:
-            _against_vllm(given.model, ours, given.examples, given.rounds)
+            _against_vllm(given, ours)
         if "entropy" in given.only:
             _entropy(ours, given.rounds)
         if "lm-eval" in given.only:
@@ -101,15 +103,15 @@ def _config(model: str, data: Path, n: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def _against_vllm(model: str, ours: Side, n: int, rounds: int) -> None:
+def _against_vllm(given: argparse.Namespace, ours: Side) -> None:
     settings = ours.call("settings")
     print(f"\nvLLM alone, given all prompts at once; both with {settings}")
-    raw = Side(Raw, model, settings)
+    raw = Side(Raw, given.model, settings)
     try:
-        for task in ("arc_0shot", "arc_5shot", "squad"):
+        for task in given.tasks:
             n_requests, prompts = ours.call("record", task)
-            took = _in_turns(task, ours, raw, prompts, rounds)
-            _print_raw(task, n, n_requests, prompts, took)
+            took = _in_turns(task, ours, raw, prompts, given.rounds)
+            _print_raw(task, given.examples, n_requests, prompts, took)
     finally:
         raw.close()
 
