@@ -254,7 +254,7 @@ def _prepare(directory: RunDirectory, planned: Plan, manifest: Mapping[str, Any]
     """Commit what is asked and by what, before anything is asked."""
     for task in planned.tasks:
         digest = task.examples_digest
-        if not directory.has_examples(task.name, digest=digest):
+        if not directory.has_examples(task.name, len(task.examples), digest=digest):
             directory.write_examples(task.name, task.examples, digest=digest)
     directory.write_manifest(manifest)
 

@@ -111,7 +111,8 @@ def remembered(
         lengths=Lengths(**entry["lengths"]),
         made_of=made_of,
     )
-    return known if directory.has_examples(name, digest=known.stored_digest) else None
+    is_there = directory.has_examples(name, len(known.examples), digest=known.stored_digest)
+    return known if is_there else None
 
 
 def made_of(

@@ -3,7 +3,7 @@
     runs/<name>/
     ├── run.json                        what was asked: config, settings, fingerprints, versions
     ├── session                         the driver whose replicas may commit
-    ├── examples/<task>.parquet         what is asked of the model, in a fixed pseudo-random order
+    ├── examples/<task>/00000.parquet   what is asked of the model, in a fixed pseudo-random order
     ├── replies/<task>/00042.parquet    commit 1 of a shard: everything the candidate made
     ├── verdicts/<task>/00042.parquet   where a judge grades: everything it made of those replies
     ├── records/<task>/00042.parquet    one row per example
@@ -24,8 +24,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import islice
-from pathlib import Path
+from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
@@ -37,6 +36,7 @@ from raveval.store.contents import attempt_from, manifest_fault, receipt_from
 from raveval.store.examples import (
     EXAMPLE_COLUMNS,
     READ_AT_ONCE,
+    ROWS_OF_A_PART,
     StoredExamples,
     from_row,
     to_row,
@@ -66,10 +66,6 @@ LAYOUT = frozenset({*_LAYERS, "run.json", "session", *_REPORTS})
 
 class RunDirectory(ReplicaNotes):
     """A run's files. Any number of processes may commit shards; one driver at a time holds it."""
-
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(path)
-        self._footers: dict[str, pq.FileMetaData] = {}
 
     def read_manifest(self) -> dict[str, Any] | None:
         """Return the content of run.json, or None where there is no run yet.
@@ -108,41 +104,49 @@ class RunDirectory(ReplicaNotes):
     # Examples.
 
     def write_examples(self, task: str, examples: Iterable[Example], *, digest: str) -> None:
-        """Commit what is asked, in the order given; `digest` says what it is.
+        """Commit what is asked, in the order given, a part after the other; `digest` says what.
 
         Raises:
             RunError: it cannot be written.
         """
         schema = EXAMPLE_COLUMNS.with_metadata({_DIGEST: digest.encode()})
-        name = _examples_name(task)
-        with (
-            self._written(name),
-            self._place.committed(name) as file,
-            pq.ParquetWriter(file, schema, compression="zstd") as writer,
-        ):
-            rows = map(to_row, examples)
-            while some := list(islice(rows, READ_AT_ONCE)):
-                writer.write_table(pa.Table.from_pylist(some, schema=schema))
-        self._footers.pop(task, None)
+        remaining = map(to_row, examples)
+        names = set[str]()
+        while some := list(islice(remaining, READ_AT_ONCE)):
+            name = _part_name(task, len(names))
+            names.add(name)
+            rows = chain(some, islice(remaining, ROWS_OF_A_PART - len(some)))
+            with (
+                self._written(name),
+                self._place.committed(name) as file,
+                pq.ParquetWriter(file, schema, compression="zstd") as writer,
+            ):
+                while some := list(islice(rows, READ_AT_ONCE)):
+                    writer.write_table(pa.Table.from_pylist(some, schema=schema))
+        for left in self._place.names(f"examples/{task}"):  # of an earlier plan
+            if f"examples/{task}/{left}" not in names:
+                self._place.delete(f"examples/{task}/{left}")
 
     def read_examples(self, task: str, start: int, stop: int) -> list[Example]:
         """Return rows [start, stop) of a task's examples.
 
-        The file's footer, which grows with the rows, is read once: a directory's examples stay.
-
         Raises:
             DataError: they are missing or cannot be read.
         """
-        name = _examples_name(task)
+        found = []
+        for part in _parts(start, stop):
+            first = part * ROWS_OF_A_PART
+            last = min(stop - first, ROWS_OF_A_PART)
+            found += self._read_part(_part_name(task, part), max(start - first, 0), last)
+        return found
+
+    def _read_part(self, name: str, start: int, stop: int) -> list[Example]:
         try:
             with (
                 self._place.opened(name) as source,
-                pq.ParquetFile(
-                    source, metadata=self._footers.get(task), pre_buffer=self._place.n_at_once > 1
-                ) as file,
+                pq.ParquetFile(source, pre_buffer=self._place.n_at_once > 1) as file,
             ):
-                footer = self._footers.setdefault(task, file.metadata)
-                a_group = footer.row_group(0).num_rows
+                a_group = file.metadata.row_group(0).num_rows
                 groups = range(start // a_group, (stop - 1) // a_group + 1)
                 table = file.read_row_groups(list(groups))
             first = groups.start * a_group
@@ -157,14 +161,18 @@ class RunDirectory(ReplicaNotes):
         """Return all examples of a task, none of which is read before it is asked for."""
         return StoredExamples(n_examples, partial(self.read_examples, task))
 
-    def has_examples(self, task: str, *, digest: str) -> bool:
-        """Whether these examples of a task were committed, and no others."""
-        try:
-            with self._place.opened(_examples_name(task)) as source:
-                metadata = pq.read_schema(source).metadata or {}
-        except (OSError, pa.ArrowException):
-            return False
-        return bool(metadata.get(_DIGEST) == digest.encode())
+    def has_examples(self, task: str, n_examples: int, *, digest: str) -> bool:
+        """Whether these examples of a task were committed, all of them and no others."""
+
+        def is_there(part: int) -> bool:
+            try:
+                with self._place.opened(_part_name(task, part)) as source:
+                    metadata = pq.read_schema(source).metadata or {}
+            except (OSError, pa.ArrowException):
+                return False
+            return bool(metadata.get(_DIGEST) == digest.encode())
+
+        return all(self.over(_parts(0, n_examples), is_there))
 
     # Sessions: the driver that holds the directory now. Replicas of an earlier one may outlive it.
 
@@ -341,8 +349,13 @@ class RunDirectory(ReplicaNotes):
             return None
 
 
-def _examples_name(task: str) -> str:
-    return f"examples/{task}.parquet"
+def _part_name(task: str, part: int) -> str:
+    return f"examples/{task}/{part:05d}.parquet"
+
+
+def _parts(start: int, stop: int) -> range:
+    """Return the parts that hold rows [start, stop) of a task's examples."""
+    return range(start // ROWS_OF_A_PART, (stop - 1) // ROWS_OF_A_PART + 1)
 
 
 def _shard_name(layer: str, shard: Shard, suffix: str) -> str:

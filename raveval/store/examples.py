@@ -13,6 +13,8 @@ from raveval.types import Example, Message, Prompt
 
 _TURNS = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 READ_AT_ONCE = 1024
+ROWS_OF_A_PART = 16 * READ_AT_ONCE
+"""Of a file: its footer, which whoever reads a row has to read, grows with them."""
 EXAMPLE_COLUMNS = pa.schema(
     [
         pa.field("id", pa.string(), nullable=False),

@@ -74,7 +74,7 @@ def scored(model: str, data: Path, engine: str, window: int, directory: Path) ->
 
 def n_tokens_of_examples(directory: Path, tokenizer: AutoTokenizer) -> int:
     """Count the tokens of the documents anew, by the tokenizer alone."""
-    texts = pq.read_table(directory / "examples" / "wikitext2.parquet")["text"].to_pylist()
+    texts = pq.read_table(directory / "examples" / "wikitext2")["text"].to_pylist()
     return sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
 
 

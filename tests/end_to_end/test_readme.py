@@ -249,7 +249,7 @@ COMMANDS: Mapping[tuple[str, str], Run | Checked] = {
     ): Run(
         "accuracy_unconditional",
         {**SCRIPTED, **NO_DEMO},
-        leaves="runs/capitals/examples/capitals.parquet",
+        leaves="runs/capitals/examples/capitals/00000.parquet",
     ),
     (
         "A task of your own",

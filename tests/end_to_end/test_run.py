@@ -161,11 +161,8 @@ class TestResume:
     ) -> None:
         raveval.run(config(output="clean", tasks=[{"task": "demo_qa", "num_fewshot": 5}]))
         # Killed after it wrote its examples, before it wrote run.json.
-        (tmp_path / "run" / "examples").mkdir(parents=True)
         raveval.run(config(output="other", tasks=[{"task": "demo_qa", "num_fewshot": 0}]))
-        shutil.copy(
-            tmp_path / "other" / "examples" / "demo_qa.parquet", tmp_path / "run" / "examples"
-        )
+        shutil.copytree(tmp_path / "other" / "examples", tmp_path / "run" / "examples")
         raveval.run(config(tasks=[{"task": "demo_qa", "num_fewshot": 5}]))
         assert numbers(tmp_path / "run") == numbers(tmp_path / "clean")
 

@@ -22,7 +22,7 @@ from tests.fuzz.values import json_values
 from tests.run_directories import begun
 
 FILES = (
-    *("run.json", "results.json", "session", "examples/demo_qa.parquet"),
+    *("run.json", "results.json", "session", "examples/demo_qa/00000.parquet"),
     *("replies/demo_qa/00000.parquet", "records/demo_qa/00000.parquet"),
     *("states/demo_qa/00000.json", "attempts/demo_qa/00000.json"),
     *("workers/s-r-000.json", "lost/s-r-000.json"),

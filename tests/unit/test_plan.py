@@ -283,7 +283,7 @@ class TestRemembering:
 
     def test_examples_that_are_gone_are_rendered_anew(self, folder: Path) -> None:
         self.begin(folder)
-        (folder / "run" / "examples" / "quiz.parquet").unlink()
+        (folder / "run" / "examples" / "quiz" / "00000.parquet").unlink()
         assert self.is_remembered(self.made(folder)) == [False, True]
 
     def test_of_a_module_of_ones_own_nobody_knows_what_it_depends_on(

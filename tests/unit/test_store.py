@@ -69,37 +69,45 @@ def test_row_groups_of_any_size_are_read(tmp_path: Path) -> None:
     written = [Example(id=str(n)) for n in range(1000)]
     directory = RunDirectory(tmp_path)
     directory.write_examples("task", written, digest="d")
-    path = tmp_path / "examples" / "task.parquet"
+    path = tmp_path / "examples" / "task" / "00000.parquet"
     pq.write_table(pq.read_table(path), path, row_group_size=256)
     for start, stop in ((255, 257), (256, 512), (999, 1000)):
         assert RunDirectory(tmp_path).read_examples("task", start, stop) == written[start:stop]
 
 
-def test_the_footer_of_the_examples_is_read_once(
+def test_examples_of_several_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("raveval.store.ROWS_OF_A_PART", 1030)
+    written = [Example(id=str(n)) for n in range(2100)]
+    directory = RunDirectory(tmp_path)
+    directory.write_examples("task", written, digest="d")
+    assert len(list((tmp_path / "examples" / "task").iterdir())) == 3
+    for start, stop in ((0, 1), (1029, 1031), (1030, 1031), (1020, 2090), (2059, 2061), (0, 2100)):
+        assert directory.read_examples("task", start, stop) == written[start:stop]
+    assert list(directory.stored_examples("task", 2100)) == written
+    assert directory.has_examples("task", 2100, digest="d")
+    assert not directory.has_examples("task", 3100, digest="d")
+    (tmp_path / "examples" / "task" / "00001.parquet").unlink()
+    assert not directory.has_examples("task", 2100, digest="d")
+
+
+def test_examples_of_another_plan_leave_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given, whole = [], pq.ParquetFile
-
-    def opened(source: object, *, metadata: object, **options: object) -> pq.ParquetFile:
-        given.append(metadata is not None)
-        return whole(source, metadata=metadata, **options)
-
-    monkeypatch.setattr(pq, "ParquetFile", opened)
+    monkeypatch.setattr("raveval.store.ROWS_OF_A_PART", 1030)
     directory = RunDirectory(tmp_path)
-    directory.write_examples("task", [Example(id="a"), Example(id="b")], digest="d")
-    for start in (0, 1, 0):
-        directory.read_examples("task", start, start + 1)
+    directory.write_examples("task", [Example(id=str(n)) for n in range(2100)], digest="d")
     directory.write_examples("task", [Example(id="c")], digest="e")
-    assert directory.read_examples("task", 0, 1) == [Example(id="c")]
-    assert given == [False, True, True, False]
+    (file,) = (tmp_path / "examples" / "task").iterdir()
+    assert pq.read_table(file, partitioning=None)["id"].to_pylist() == ["c"]
+    assert directory.has_examples("task", 1, digest="e")
 
 
 def test_examples_are_known_by_what_they_are(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
-    assert not directory.has_examples("task", digest="a")
+    assert not directory.has_examples("task", 1, digest="a")
     directory.write_examples("task", [Example(id="x")], digest="a")
-    assert directory.has_examples("task", digest="a")
-    assert not directory.has_examples("task", digest="b")
+    assert directory.has_examples("task", 1, digest="a")
+    assert not directory.has_examples("task", 1, digest="b")
 
 
 def test_replicas_of_an_earlier_driver_are_told_apart(tmp_path: Path) -> None:
@@ -333,8 +341,8 @@ def test_a_folder_in_the_place_of_a_file_is_no_file(tmp_path: Path) -> None:
 def test_examples_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     directory = RunDirectory(tmp_path)
     for content in (b"", b"PAR1", b"torn"):
-        directory.write_text("examples/task.parquet", content.decode())
-        with pytest.raises(DataError, match=r"examples/task\.parquet: cannot be read"):
+        directory.write_text("examples/task/00000.parquet", content.decode())
+        with pytest.raises(DataError, match=r"examples/task/00000\.parquet: cannot be read"):
             directory.read_examples("task", 0, 1)
 
 
