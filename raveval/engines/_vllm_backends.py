@@ -94,8 +94,8 @@ class InProcess:
     The fastest to start; what breaks it is raised here and not in another process's log.
 
     All that computes does so in that one thread: each thread that does has OpenMP threads of its
-    own, and where those are more than the CPUs, they stop spinning for the next piece of work, and
-    sleep. That costs a tenth of the speed at which texts are generated.
+    own, and where those are more than the CPUs, they do not spin until the next piece of work, but
+    sleep. That costs up to a third of the speed at which texts are generated.
     """
 
     def __init__(self, make: Callable[[], Any]) -> None:

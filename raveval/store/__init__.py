@@ -24,7 +24,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, count, islice, takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -111,10 +111,9 @@ class RunDirectory(ReplicaNotes):
         """
         schema = EXAMPLE_COLUMNS.with_metadata({_DIGEST: digest.encode()})
         remaining = map(to_row, examples)
-        names = set[str]()
+        parts = count()
         while some := list(islice(remaining, READ_AT_ONCE)):
-            name = _part_name(task, len(names))
-            names.add(name)
+            name = _part_name(task, next(parts))
             rows = chain(some, islice(remaining, ROWS_OF_A_PART - len(some)))
             with (
                 self._written(name),
@@ -123,9 +122,9 @@ class RunDirectory(ReplicaNotes):
             ):
                 while some := list(islice(rows, READ_AT_ONCE)):
                     writer.write_table(pa.Table.from_pylist(some, schema=schema))
-        for left in self._place.names(f"examples/{task}"):  # of an earlier plan
-            if f"examples/{task}/{left}" not in names:
-                self._place.delete(f"examples/{task}/{left}")
+        of_earlier_plan = (_part_name(task, part) for part in parts)
+        for name in takewhile(self._place.exists, of_earlier_plan):
+            self._place.delete(name)
 
     def read_examples(self, task: str, start: int, stop: int) -> list[Example]:
         """Return rows [start, stop) of a task's examples.
