@@ -7,11 +7,11 @@ engine's last words, because Ray replaces what dies without a word.
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator
 
 from raveval.errors import StoreError
+from raveval.periodic import periodically
 from raveval.store import Lost, RunDirectory
 from raveval.store.replicas import replica_of
 
@@ -84,19 +84,13 @@ def attended(
         say: hears it.
     """
     attendant = _Attendant(directory, session, n_replicas=n_replicas, waiting=waiting, say=say)
-    is_over = threading.Event()
 
-    def watch() -> None:
-        while not is_over.wait(_SECONDS_BETWEEN_LOOKS):
-            with contextlib.suppress(OSError, StoreError):  # the next look may do better
-                attendant.look()
-
-    thread = threading.Thread(target=watch, name="raveval-attendance", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-        with contextlib.suppress(OSError, StoreError):
+    def look() -> None:
+        with contextlib.suppress(OSError, StoreError):  # the next look may do better
             attendant.look()
+
+    try:
+        with periodically(look, seconds=_SECONDS_BETWEEN_LOOKS):
+            yield
+    finally:
+        look()

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
+
+from raveval.periodic import periodically
 
 _SECONDS_BETWEEN_LINES = 10.0
 
@@ -87,19 +88,13 @@ def _clock(seconds: float) -> str:
 @contextlib.contextmanager
 def still_at(work: str, *, say: Callable[[str], None]) -> Iterator[None]:
     """Say every ten seconds that a piece of work goes on; one that is quick is not spoken of."""
-    is_over, started = threading.Event(), time.monotonic()
+    started = time.monotonic()
 
     def tell() -> None:
-        while not is_over.wait(_SECONDS_BETWEEN_LINES):
-            say(f"still {work}, for {_clock(time.monotonic() - started)} now")
+        say(f"still {work}, for {_clock(time.monotonic() - started)} now")
 
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
+    with periodically(tell, seconds=_SECONDS_BETWEEN_LINES):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def waiting_words(

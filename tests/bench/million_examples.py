@@ -22,7 +22,6 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from pathlib import Path
 
 import psutil
 
+from raveval.periodic import periodically
 from tests.bench.timing import replicas_below
 
 MEBIBYTE = 1 << 20
@@ -151,19 +151,12 @@ def cost_of(command: list[str]) -> Cost:
 @contextmanager
 def _watched(pid: int, cost: Cost) -> Iterator[None]:
     """Note the most memory that a driver's workers have while the block runs."""
-    is_over = threading.Event()
 
-    def watch() -> None:
-        while not is_over.wait(SECONDS_BETWEEN_LOOKS):
-            cost.workers_mib = max(cost.workers_mib, _workers_bytes(pid) / MEBIBYTE)
+    def look() -> None:
+        cost.workers_mib = max(cost.workers_mib, _workers_bytes(pid) / MEBIBYTE)
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
+    with periodically(look, seconds=SECONDS_BETWEEN_LOOKS):
         yield
-    finally:
-        is_over.set()
-        thread.join()
 
 
 def _workers_bytes(pid: int) -> int:
