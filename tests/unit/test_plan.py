@@ -2,12 +2,14 @@
 
 import json
 import platform
+import time
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 import pytest
 
+from raveval import tasks
 from raveval.config import load_config
 from raveval.engines.scripted import ScriptedEncoder
 from raveval.errors import ConfigError, DataError, MismatchError, ModelError, Refused, ResourceError
@@ -42,6 +44,27 @@ def test_a_plan_writes_nothing(tmp_path: Path) -> None:
     lines = plan(tmp_path).lines()
     assert any("demo_choice: 28 examples, multiple_choice, 0-shot" in line for line in lines)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_task_that_takes_long_to_prepare_is_spoken_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("raveval.progress._SECONDS_BETWEEN_LINES", 0.01)
+    said: list[str] = []
+    load = tasks.load_examples
+
+    def load_slowly(*arguments: Any, **named: Any) -> Any:
+        deadline = time.monotonic() + 10
+        while "still preparing demo_choice, for 0:00 now" not in said:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        return load(*arguments, **named)
+
+    monkeypatch.setattr(tasks, "load_examples", load_slowly)
+    evaluate = {"model": {"id": "scripted"}, "engine": "scripted", "tasks": ["demo_choice"]}
+    run = {"output": str(tmp_path / "run")}
+    make_plan(load_config({"evaluate": evaluate, "run": run}), say=said.append)
+    assert said[0] == "preparing demo_choice"
 
 
 def test_run_json_says_by_what_it_was_planned(tmp_path: Path) -> None:

@@ -285,6 +285,14 @@ def test_many_bad_rows_are_one_error(tmp_path: Path) -> None:
     assert "cannot read 40 of 42 rows" in lines[5]
 
 
+def test_a_template_that_breaks_alike_in_every_row_is_told_once(tmp_path: Path) -> None:
+    said = refusal(tmp_path, CHOICE.replace("gold: right", "gold: 1 // 0"), choice_rows(3))
+    first, second = said.splitlines()
+    assert first.startswith(f"{tmp_path}/quiz.yaml: gold: ")
+    assert "zero" in first
+    assert second.startswith(f"So it is with all 3 rows read, {tmp_path}/rows.jsonl:1 first. Mend")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [

@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError, ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from typing_extensions import override
 
 from raveval.engines import EngineDied, _vllm_start
 from raveval.engines._vllm_backends import InProcess, RequestFailed
@@ -104,6 +105,52 @@ def test_an_adapter_goes_with_every_request(running):
     for i in (1, 2):
         backend.submit((i,), 1).result(10)
     assert engine.adapters == [None, "adapter", "adapter", "adapter"]
+
+
+def test_all_that_computes_does_so_in_one_thread():
+    threads: list[str] = []
+
+    class Noting(Engine):
+        def __init__(self):
+            super().__init__()
+            self.note()
+
+        def note(self, *_):
+            threads.append(threading.current_thread().name)
+
+        def collective_rpc(self, method):
+            self.note()
+            return [method]
+
+        @override
+        def add_lora(self, adapter):
+            self.note()
+
+        @override
+        def step(self):
+            self.note()
+            return super().step()
+
+    backend = InProcess(Noting)
+    assert backend.call("raveval_install") == ["raveval_install"]
+    backend.adopt("adapter")
+    backend.submit((1,), 1).result(10)
+    backend.close()
+    assert threads == ["vllm-pump"] * 4
+    with pytest.raises(EngineDied, match="closed"):
+        backend.call("raveval_install")
+
+
+def test_what_stands_in_the_way_of_an_engine_is_raised_and_no_thread_stays():
+    def make():
+        raise MemoryError("no room for the weights")
+
+    with pytest.raises(MemoryError, match="no room for the weights"):
+        InProcess(make)
+    deadline = time.monotonic() + 10
+    while "vllm-pump" in {t.name for t in threading.enumerate()}:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_broken_step_fails_all_that_wait_and_all_that_come(running):
