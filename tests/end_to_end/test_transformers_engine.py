@@ -6,12 +6,14 @@ batched matrix products, and the float64 log-softmax of this side (measured: bel
 
 import asyncio
 import math
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from raveval.engines import _torch_model
 from raveval.engines import transformers as engine
 from raveval.types import (
     ChoiceScores,
@@ -51,6 +53,23 @@ def ask(demo_model: Path) -> Iterator[Ask]:
 
     yield lambda *requests: asyncio.run(gather(requests))
     asyncio.run(running.close())
+
+
+def test_nothing_is_computed_in_the_thread_that_starts_the_engine(
+    demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loading: list[threading.Thread] = []
+
+    def load(*_: object, **__: object) -> None:
+        loading.append(threading.current_thread())
+        raise MemoryError("no room for the weights")
+
+    monkeypatch.setattr(_torch_model, "load", load)
+    with pytest.raises(MemoryError, match="no room for the weights"):
+        engine.start(ModelRef(path=str(demo_model)), engine.Options())
+    (thread,) = loading
+    assert thread is not threading.current_thread()
+    assert not thread.is_alive()  # and its OpenMP threads have ended with it
 
 
 @pytest.fixture(scope="module")
